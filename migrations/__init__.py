@@ -1,0 +1,1 @@
+"""Alembic migrations of the SQL schema; run by `chatmill migrate`."""

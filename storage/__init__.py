@@ -1,0 +1,1 @@
+"""What lasts: SQL is the truth, the event log in Redis its fast copy."""

@@ -1,0 +1,227 @@
+"""One way to run a function in a transaction, on SQLite and on PostgreSQL.
+
+Storage code is written once, as plain functions of a SQLAlchemy Connection. On PostgreSQL they run through
+`AsyncConnection.run_sync`; on SQLite on the process's one writer thread, since SQLite has one writer anyway and a
+thread hop costs a fifth of what an async driver does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import StaticPool
+
+from schemas.errors import ConfigurationError, StorageUnavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: How long a SQLite writer waits for the other processes' transactions.
+SQLITE_BUSY_S = 10.0
+#: SQLite's own busy handler backs off so far that one of eight writers was seen to starve for a second.
+SQLITE_NAP_S = (0.0002, 0.002)
+SQLITE_READERS = 2
+#: PostgreSQL rolls a deadlocked or unserializable transaction back: it has not happened and may be run again.
+ROLLED_BACK_STATES = frozenset({"40001", "40P01"})
+ROLLED_BACK_TRIES = 5
+
+
+class RunAgain(Exception):
+    """Raised by a function that found, holding its locks, that it has to take others: roll back and call it again."""
+
+
+class Database(ABC):
+    """Runs functions of a Connection in transactions; `read` may not write."""
+
+    dialect: str
+
+    @abstractmethod
+    async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `function` in one transaction and commit it.
+
+        Raises StorageUnavailable if the database cannot be reached or stays locked; the fate of the commit is then
+        unknown. What the function raises rolls back and comes through.
+        """
+
+    @abstractmethod
+    async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `function` on a snapshot; raises StorageUnavailable."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let running functions end, then close every connection."""
+
+
+def open_database(url: str) -> Database:
+    """The database at a SQLAlchemy URL; it connects on first use. Raises ConfigurationError for other databases."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ConfigurationError("DATABASE_URL is no address: write postgresql://… or sqlite:///file") from None
+    if parsed.get_backend_name() == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise ConfigurationError("DATABASE_URL: an in-memory SQLite cannot be shared by gateway and workers")
+        return SqliteDatabase(Path(parsed.database))
+    if parsed.get_backend_name() == "postgresql":
+        return PostgresDatabase(parsed.set(drivername="postgresql+psycopg"))
+    raise ConfigurationError(f"DATABASE_URL: {parsed.get_backend_name()} is not supported; use postgresql or sqlite")
+
+
+class PostgresDatabase(Database):
+    """PostgreSQL through psycopg's asyncio connections; belongs to the event loop that uses it first."""
+
+    dialect = "postgresql"
+
+    def __init__(self, url: str | URL, *, pool_size: int = 8) -> None:
+        # The ping costs a tenth of a millisecond and spares the first request after a server restart its error.
+        self._engine = create_async_engine(
+            url, pool_size=pool_size, max_overflow=8, pool_timeout=10, pool_pre_ping=True, pool_use_lifo=True
+        )
+
+    async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        for tries in range(ROLLED_BACK_TRIES, 0, -1):
+            try:
+                async with self._engine.begin() as connection:
+                    return await connection.run_sync(function, *args, **kwargs)
+            except RunAgain:
+                if tries == 1:
+                    raise StorageUnavailable("the rows kept changing under the transaction") from None
+            except DBAPIError as error:
+                if not _was_rolled_back(error) or tries == 1:
+                    raise _translated(error) from error
+            except (OSError, PoolTimeout) as error:
+                raise StorageUnavailable(f"the database cannot be reached: {error}") from error
+        raise AssertionError("unreachable")
+
+    async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(function, *args, **kwargs)
+        except DBAPIError as error:
+            raise _translated(error) from error
+        except (OSError, PoolTimeout) as error:
+            raise StorageUnavailable(f"the database cannot be reached: {error}") from error
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+
+class SqliteDatabase(Database):
+    """A SQLite file: one writer thread, a few readers, WAL.
+
+    `synchronous=FULL` costs a fraction of a millisecond a commit; NORMAL would lose accepted jobs at a power cut.
+    """
+
+    dialect = "sqlite"
+
+    def __init__(self, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"DATABASE_URL: the folder {path.parent} cannot be made: {error.strerror}"
+            ) from None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
+        self._write_engine = _sqlite_engine(path, begin="BEGIN IMMEDIATE", timeout=0)
+        # Readers wait only while another process checkpoints or recovers the log.
+        self._readers = ThreadPoolExecutor(SQLITE_READERS, thread_name_prefix="sqlite-reader")
+        self._idle_engines = [_sqlite_engine(path, begin="BEGIN", timeout=5) for _ in range(SQLITE_READERS)]
+
+    async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._writer, lambda: self._write(function, args, kwargs)
+        )
+
+    async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._readers, lambda: self._read(function, args, kwargs)
+        )
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    def _write(self, function: Callable[..., T], args: Any, kwargs: Any) -> T:
+        try:
+            with self._write_engine.begin() as connection:
+                return function(connection, *args, **kwargs)
+        except RunAgain:  # pragma: no cover - no other writer can change rows under a SQLite transaction
+            raise StorageUnavailable("the rows kept changing under the transaction") from None
+        except DBAPIError as error:
+            raise _translated(error) from error
+
+    def _read(self, function: Callable[..., T], args: Any, kwargs: Any) -> T:
+        # There are as many engines as reader threads, so one is always idle.
+        engine = self._idle_engines.pop()
+        try:
+            with engine.connect() as connection:
+                return function(connection, *args, **kwargs)
+        except DBAPIError as error:
+            raise _translated(error) from error
+        finally:
+            self._idle_engines.append(engine)
+
+    def _close(self) -> None:
+        self._writer.shutdown()
+        self._readers.shutdown()
+        for engine in (*self._idle_engines, self._write_engine):
+            engine.dispose()
+
+
+def _sqlite_engine(path: Path, *, begin: str, timeout: float) -> Engine:
+    """An engine of one connection, whose transactions open with `begin`."""
+
+    def connect() -> sqlite3.Connection:
+        # isolation_level None: the driver begins nothing by itself. Each engine is used by one thread at a time.
+        connection = sqlite3.connect(path, timeout=SQLITE_BUSY_S, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA busy_timeout={int(timeout * 1000)}")
+        return connection
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=StaticPool)
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        give_up = time.monotonic() + SQLITE_BUSY_S
+        while True:
+            try:
+                connection.exec_driver_sql(begin)
+            except OperationalError as error:
+                if "locked" not in str(error.orig) or time.monotonic() > give_up:
+                    raise
+                time.sleep(random.uniform(*SQLITE_NAP_S))  # noqa: S311 - spreads writers, keeps no secret
+            else:
+                return
+
+    return engine
+
+
+def _was_rolled_back(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in ROLLED_BACK_STATES
+
+
+def _translated(error: DBAPIError) -> Exception:
+    """A database that cannot serve is StorageUnavailable; anything else is a fault of ours and comes through."""
+    if isinstance(error, IntegrityError):
+        return error
+    if isinstance(error, (OperationalError, InterfaceError)) or error.connection_invalidated:
+        return StorageUnavailable(f"the database does not answer: {error.orig}")
+    return error

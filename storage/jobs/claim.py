@@ -1,0 +1,198 @@
+"""Claim: the next runnable job of a queue becomes an attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, insert, literal_column, select, update
+
+from schemas.chat_job import ChatJob
+from storage.clock import now_us
+from storage.database import RunAgain
+from storage.jobs.statements import Recorded, record
+from storage.messages import PLACE_MESSAGE, read_question
+from storage.tables import attempts, job_bodies, jobs, lanes, sessions
+
+#: A lane whose hint was wrong is corrected and the next one tried; more wrong hints than this wait for the next ring.
+_LANE_TRIES = 8
+
+_IS_DUE = (
+    (lanes.c.lane == bindparam("lane"))
+    & lanes.c.next_due.is_not(None)
+    & (lanes.c.next_due <= now_us())
+    & (lanes.c.running < lanes.c.running_limit)
+)
+_LANE: Select[Any] = (
+    select(lanes.c.tenant, now_us().label("now")).where(_IS_DUE).order_by(lanes.c.running, lanes.c.last_served).limit(1)
+)
+_FREE_LANE = _LANE.with_for_update(skip_locked=True)
+_ANY_LANE = _LANE.with_for_update()
+
+_IN_LANE = (jobs.c.lane == bindparam("lane")) & (jobs.c.tenant == bindparam("tenant"))
+#: As the partial index spells it.
+_RUNNABLE: ColumnElement[bool] = literal_column("jobs.status = 'queued' AND jobs.head")
+_NEXT_JOB = (
+    select(jobs)
+    .where(_RUNNABLE, _IN_LANE, jobs.c.due_at <= bindparam("now"), jobs.c.deadline_at > bindparam("now"))
+    .order_by(jobs.c.rank, jobs.c.due_at, jobs.c.id)
+    .limit(1)
+)
+#: Jobs past their deadline are the reconciler's: they must not keep the hint in the past.
+_NEXT_DUE = select(func.min(jobs.c.due_at)).where(_RUNNABLE, _IN_LANE, jobs.c.deadline_at > bindparam("now"))
+_SET_HINT = (
+    update(lanes)
+    .where(lanes.c.lane == bindparam("the_lane"), lanes.c.tenant == bindparam("the_tenant"))
+    .values(next_due=bindparam("due"))
+)
+_SERVE = (
+    update(lanes)
+    .where(lanes.c.lane == bindparam("the_lane"), lanes.c.tenant == bindparam("the_tenant"))
+    .values(running=lanes.c.running + 1, last_served=bindparam("now"))
+)
+_START = (
+    update(jobs)
+    .where(jobs.c.id == bindparam("the_job"), jobs.c.epoch == bindparam("old_epoch"), jobs.c.status == "queued")
+    .values(
+        status="running",
+        epoch=jobs.c.epoch + 1,
+        attempt=jobs.c.attempt + 1,
+        rank=bindparam("new_rank"),
+        worker=bindparam("by"),
+        lease_until=bindparam("lease"),
+        started_at=func.coalesce(jobs.c.started_at, bindparam("now")),
+    )
+)
+_INSERT_ATTEMPT = insert(attempts)
+_LEAF = select(sessions.c.active_leaf).where(sessions.c.id == bindparam("session"))
+_LOAD = (
+    select(job_bodies.c.body, sessions)
+    .join(jobs, jobs.c.id == job_bodies.c.job_id)
+    .join(sessions, sessions.c.id == jobs.c.session_id)
+    .where(job_bodies.c.job_id == bindparam("job"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An attempt as claimed: all that is needed to answer, but the history."""
+
+    job_id: str
+    tenant: str
+    queue: str
+    session_id: str
+    epoch: int
+    attempt: int
+    #: Failures before this attempt.
+    failures: int
+    deadline_at: int
+    #: The database's time of the claim, in microseconds.
+    claimed_at: int
+    #: When the job became due, in microseconds: what it waited for a worker is the difference.
+    due_at: int
+    user_message_id: str
+    user_message: str
+    #: Where the history ends: the parent of the message to answer.
+    history_leaf: str | None
+    job: ChatJob
+    agent_framework: str
+    model: str | None
+    user_id: str | None
+    #: The stored session: system, language, tools, parameters.
+    session: dict[str, Any]
+    #: The `started` event.
+    recorded: Recorded
+
+
+def has_work(connection: Connection, lane: str) -> bool:
+    """Whether a claim may find something: a look without locks, for rings that come in numbers."""
+    return connection.execute(_LANE, {"lane": lane}).one_or_none() is not None
+
+
+def claim(connection: Connection, lane: str, worker: str, lease_us: int) -> Claim | None:
+    """Claim the next runnable job: of the due lane with the fewest running, the least recently served.
+
+    Returns None if nothing is runnable. Never touches two lanes' jobs in one call, so that no order of locks is broken.
+    """
+    for _ in range(_LANE_TRIES):
+        chosen = connection.execute(_FREE_LANE, {"lane": lane}).one_or_none()
+        if chosen is None and connection.dialect.name != "sqlite":
+            # Every due lane may just be held by an accept that is about to commit: wait for one.
+            chosen = connection.execute(_ANY_LANE, {"lane": lane}).one_or_none()
+        if chosen is None:
+            return None
+        key = {"lane": lane, "tenant": chosen.tenant, "now": chosen.now}
+        row = connection.execute(_NEXT_JOB, key).one_or_none()
+        if row is not None:
+            return _start(connection, row, worker, chosen.now, lease_us)
+        due = connection.execute(_NEXT_DUE, key).scalar_one_or_none()
+        connection.execute(_SET_HINT, {"the_lane": lane, "the_tenant": chosen.tenant, "due": due})
+    return None
+
+
+def _start(connection: Connection, row: Any, worker: str, now: int, lease_us: int) -> Claim:
+    # The lane's lock keeps every other claim out, and the epoch guards against the rest.
+    started = connection.execute(
+        _START,
+        {
+            "the_job": row.id,
+            "old_epoch": row.epoch,
+            # A job that has run once loses the bonus of a fresh one: odd ranks are the fresh ones.
+            "new_rank": row.rank + 1 if row.rank % 2 else row.rank,
+            "by": worker,
+            "lease": now + lease_us,
+            "now": now,
+        },
+    )
+    if started.rowcount != 1:
+        raise RunAgain  # the job moved between the two statements: look anew
+    epoch, attempt = row.epoch + 1, row.attempt + 1
+    connection.execute(_SERVE, {"the_lane": row.lane, "the_tenant": row.tenant, "now": now})
+    if row.attempt == 0:
+        # A message answered again has its place already, unless its own job ended before it ever ran.
+        leaf = connection.execute(_LEAF, {"session": row.session_id}).scalar_one()
+        connection.execute(PLACE_MESSAGE, {"message": row.user_message_id, "parent": leaf})
+    connection.execute(
+        _INSERT_ATTEMPT,
+        {
+            "job_id": row.id,
+            "attempt": attempt,
+            "tenant": row.tenant,
+            "epoch": epoch,
+            "worker": worker,
+            "started_at": now,
+        },
+    )
+    recorded = record(
+        connection,
+        tenant=row.tenant,
+        job_id=row.id,
+        epoch=epoch,
+        kind="claim",
+        at=now,
+        event_kind="started",
+        fields={"attempt": attempt, "worker": worker},
+    )
+    stored = connection.execute(_LOAD, {"job": row.id}).mappings().one()
+    text, parent = read_question(connection, row.user_message_id)
+    return Claim(
+        job_id=row.id,
+        tenant=row.tenant,
+        queue=row.queue,
+        session_id=row.session_id,
+        epoch=epoch,
+        attempt=attempt,
+        failures=row.failures,
+        deadline_at=row.deadline_at,
+        claimed_at=now,
+        due_at=row.due_at,
+        user_message_id=row.user_message_id,
+        user_message=text,
+        history_leaf=parent,
+        job=ChatJob.from_stored(stored["body"]),
+        agent_framework=row.agent_framework,
+        model=row.model,
+        user_id=row.user_id,
+        session=dict(stored),
+        recorded=recorded,
+    )

@@ -1,0 +1,1 @@
+"""The queue side: dramatiq carries and wakes, SQL decides, attempts are coroutines."""

@@ -1,0 +1,44 @@
+"""From a claimed job to the session its handler is given: stored settings, with the job's overrides."""
+
+from __future__ import annotations
+
+from schemas.agent_message import ChatMessage
+from schemas.agent_session import AgentSession
+from schemas.chat_job import Parameters
+from schemas.settings import Settings
+from schemas.tool import Tool
+from storage.database import Database
+from storage.jobs.claim import Claim
+from storage.messages import read_branch
+
+
+def agent_session(claim: Claim, settings: Settings, database: Database, tools: tuple[Tool, ...]) -> AgentSession:
+    """The frozen session of one attempt. Raises ConfigurationError if its model is not known here."""
+    job, stored = claim.job, claim.session
+
+    async def read_history(reply_to: str | None = None) -> list[ChatMessage]:
+        return await database.read(read_branch, claim.tenant, claim.session_id, reply_to or claim.history_leaf)
+
+    parameters = Parameters.model_validate({**stored["parameters"], **job.parameters.to_json()})
+    return AgentSession(
+        session_id=claim.session_id,
+        tenant=claim.tenant,
+        user_id=claim.user_id,
+        job_id=claim.job_id,
+        attempt=claim.attempt,
+        agent_framework=claim.agent_framework,
+        system=job.system if job.system is not None else stored["system"],
+        language=job.language or stored["language"],
+        parameters=parameters,
+        model_target=settings.model_target(claim.model),
+        tools=tools,
+        timeout_s=settings.attempt_timeout_s,
+        recursion_limit=settings.recursion_limit,
+        read_history=read_history,
+    )
+
+
+def allowed_tools(claim: Claim) -> list[str] | None:
+    """Names of the tools the job may use: its own list, else its session's; None means all."""
+    names: list[str] | None = claim.job.tools if claim.job.tools is not None else claim.session["tools"]
+    return names

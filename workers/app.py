@@ -1,0 +1,57 @@
+"""What dramatiq's processes load: the broker with its middleware, and the one actor."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import dramatiq
+import structlog
+
+from handlers.factory import HandlerFactory
+from handlers.tools import build_registry
+from schemas.errors import ConfigurationError
+from schemas.logs import configure_logging
+from schemas.settings import Settings, load_settings
+from workers.broker import ChatBroker
+from workers.event_loop import ChatEventLoop
+from workers.process import WorkerProcess
+from workers.ring import ACTOR_NAME
+
+#: As sysexits.h numbers a configuration error.
+EXIT_CONFIG = 78
+
+
+def make_broker(settings: Settings) -> ChatBroker:
+    """The broker of one worker process. Raises ConfigurationError for a wrong tool or framework.
+
+    All of dramatiq's default middleware is left out on purpose: Retries, TimeLimit, AgeLimit and ShutdownNotifications
+    decide about messages what is decided about jobs, in SQL (docs/decisions/).
+    """
+    handlers = HandlerFactory({name: entry.handler for name, entry in settings.frameworks.items()})
+    handlers.preload()
+    process = WorkerProcess(settings, handlers, build_registry(settings.tools))
+    broker = ChatBroker(
+        settings,
+        middleware=[
+            ChatEventLoop(),  # the process's one event loop
+            process,  # all that lives on it
+        ],
+    )
+
+    async def take(*arguments: Any, **named: Any) -> None:
+        await process.actor.take((*arguments, named) if named else arguments)
+
+    dramatiq.actor(actor_name=ACTOR_NAME, queue_name=settings.queue, broker=broker)(take)
+    return broker
+
+
+def set_up() -> None:
+    """Called by dramatiq in each of its processes: read the settings and make this process's broker the global one."""
+    try:
+        settings = load_settings()
+        configure_logging(settings.log_level, settings.log_format)
+        dramatiq.set_broker(make_broker(settings))
+    except ConfigurationError as error:
+        structlog.get_logger(__name__).error("the worker cannot start", reason=str(error))
+        sys.exit(EXIT_CONFIG)

@@ -1,0 +1,110 @@
+"""The one actor: a message is a ring, or a whole ChatJob from a producer that has nothing but Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import structlog
+from redis.asyncio import Redis
+
+from schemas.border_text import clean_json, clean_text
+from schemas.chat_job import DEFAULT_TENANT, REQUEST_MAX_BYTES, ChatJob
+from schemas.errors import RequestError, RequestTooLarge, StorageUnavailable
+from schemas.ids import canonical_id
+from schemas.settings import Settings
+from storage.database import Database
+from storage.jobs.refuse import refuse
+from storage.quarantine import keep
+from workers.desk import Desk
+from workers.producer import Producer
+from workers.ring import push
+
+#: A ring carries the id of the job it is for, as a hint to whoever reads the queue; a ChatJob has more than that.
+_RING_FIELDS = frozenset({"job_id"})
+#: Pause between tries to accept while SQL does not answer: the message is not acknowledged before.
+SQL_RETRY_S = 1.0
+_TENANT_MAX = 64
+
+logger = structlog.get_logger(__name__)
+
+
+class ChatActor:
+    """Takes queue messages, each until nothing is runnable any more."""
+
+    def __init__(self, settings: Settings, database: Database, redis: Redis, producer: Producer, desk: Desk) -> None:
+        self._settings = settings
+        self._database = database
+        self._redis = redis
+        self._producer = producer
+        self._desk = desk
+
+    async def take(self, arguments: tuple[Any, ...]) -> None:
+        """Take one message by its arguments. When this returns, the message may be acknowledged."""
+        argument = arguments[0] if len(arguments) == 1 else None
+        if not isinstance(argument, dict) or argument.keys() - _RING_FIELDS:
+            await self._insist(arguments)
+        await self._desk.look()
+
+    async def _insist(self, arguments: tuple[Any, ...]) -> None:
+        """Accept or refuse what the message asks for, however long SQL is away; at a shutdown it goes back."""
+        while True:
+            try:
+                await self._accept(arguments)
+                return
+            except StorageUnavailable as error:
+                logger.warning("a raw producer's message waits: SQL does not answer", error=str(error))
+            if self._desk.closing:
+                await push(self._redis, self._settings.namespace, self._settings.queue, *arguments)
+                return
+            await asyncio.sleep(SQL_RETRY_S)
+
+    async def _accept(self, arguments: tuple[Any, ...]) -> None:
+        """A raw producer's job: inserting it is its acceptance, and a refusal is a job too, where it can be seen."""
+        job_id: str | None = None
+        tenant = DEFAULT_TENANT
+        raw = json.dumps(arguments).encode("utf-8", "surrogatepass")
+        body: dict[str, Any] = {}
+        try:
+            body = _object(arguments)
+            job_id, tenant = _usable_id(body), _usable_tenant(body)
+            if len(raw) > REQUEST_MAX_BYTES:
+                body = {}
+                raise RequestTooLarge(f"the job is larger than {REQUEST_MAX_BYTES} bytes")
+            body = clean_json(body)
+            accepted = await self._producer.accept(ChatJob.from_request({"queue": self._settings.queue, **body}))
+        except RequestError as error:
+            if job_id is None:
+                await self._database.write(keep, self._settings.queue, str(error), raw)
+                logger.warning("kept an unusable message in quarantine", reason=str(error))
+                return
+            await self._refuse(tenant, job_id, body, error)
+        else:
+            logger.info("accepted from a raw producer", job_id=accepted.job_id, created=accepted.created)
+
+    async def _refuse(self, tenant: str, job_id: str, body: dict[str, Any], error: RequestError) -> None:
+        queue, framework = self._settings.queue, self._settings.agent_framework
+        refusal = await self._database.write(refuse, tenant, job_id, queue, framework, body, error.to_job_error())
+        logger.warning("refused a raw producer's job", job_id=job_id, code=error.code, field=error.field)
+        for recorded in refusal:
+            await self._producer.announce(recorded)
+
+
+def _object(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    if len(arguments) != 1 or not isinstance(arguments[0], dict):
+        raise RequestError("the message's arguments are not one object")
+    return arguments[0]
+
+
+def _usable_id(argument: dict[str, Any]) -> str | None:
+    """The id a producer chose, if it is one; without it nobody could ever ask what became of the job."""
+    try:
+        return canonical_id(clean_text(argument["job_id"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _usable_tenant(argument: dict[str, Any]) -> str:
+    tenant = argument.get("tenant")
+    return clean_text(tenant) if isinstance(tenant, str) and 0 < len(tenant) <= _TENANT_MAX else DEFAULT_TENANT

@@ -1,0 +1,92 @@
+"""Leases are renewed by a thread with its own loop and its own connection.
+
+A handler that blocks the event loop must not lose its neighbours their jobs; only a loop that has been blocked for a
+minute is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import structlog
+
+from schemas.errors import StorageUnavailable
+from schemas.settings import Settings
+from storage.clock import to_us
+from storage.database import open_database
+from storage.jobs.lease import Renewal, renew
+from workers.attempt import StopReason
+from workers.desk import Desk
+
+#: A loop that has not moved for this long is not coming back: others may have its jobs.
+LOOP_BLOCKED_S = 60.0
+#: How often the loop shows that it moves.
+BEAT_S = 1.0
+#: Pause after a renewal that did not reach SQL.
+RETRY_S = 1.0
+
+logger = structlog.get_logger(__name__)
+
+
+class LeaseThread:
+    """Renews the leases of a desk's attempts; tells the desk of lost ones and of cancellations."""
+
+    def __init__(self, settings: Settings, desk: Desk) -> None:
+        self._settings = settings
+        self._desk = desk
+        self._stop = threading.Event()
+        self._last_beat = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._beats: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, and on the running loop the beat that it watches."""
+        self._beats = asyncio.create_task(self._beat(), name="loop-beat")
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Stop renewing; call it when every attempt is settled."""
+        self._stop.set()
+        if self._beats is not None:
+            self._beats.cancel()
+        await asyncio.to_thread(self._thread.join)
+
+    async def _beat(self) -> None:
+        while True:
+            self._last_beat = time.monotonic()
+            await asyncio.sleep(BEAT_S)
+
+    def _run(self) -> None:
+        asyncio.run(self._renew_for_ever())
+
+    async def _renew_for_ever(self) -> None:
+        database = open_database(self._settings.sqlalchemy_url)
+        try:
+            pause = self._settings.lease_renew_s
+            while not await asyncio.to_thread(self._stop.wait, pause):
+                pause = self._settings.lease_renew_s
+                blocked_s = time.monotonic() - self._last_beat
+                if blocked_s > LOOP_BLOCKED_S:
+                    logger.error("the event loop is blocked; leases are no longer renewed", blocked_s=round(blocked_s))
+                    continue
+                held = self._desk.held()
+                if not held:
+                    continue
+                try:
+                    renewal = await database.write(renew, held, to_us(self._settings.lease_s))
+                except StorageUnavailable as error:
+                    logger.warning("leases not renewed: SQL does not answer", error=str(error))
+                    pause = RETRY_S
+                    continue
+                self._loop.call_soon_threadsafe(self._tell, renewal)
+        finally:
+            await database.close()
+
+    def _tell(self, renewal: Renewal) -> None:
+        for held in renewal.lost:
+            self._desk.stop(held, StopReason.LOST)
+        for held, reason in renewal.cancelled.items():
+            self._desk.stop(held, StopReason.CANCEL, reason)

@@ -1,0 +1,54 @@
+"""Starts the worker: dramatiq's own command line, with its settings taken from ours."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from schemas.settings import Settings, environment_name
+
+#: After the grace an attempt still has to be settled; dramatiq must not give up before.
+SHUTDOWN_MARGIN_S = 10.0
+#: Pause before a consumer that lost Redis tries again.
+RESTART_DELAY_MS = 1000
+
+
+def run_worker(settings: Settings) -> int:
+    """Run worker processes until SIGTERM or Ctrl-C; returns the exit code.
+
+    The processes read the settings anew from the environment, so what was chosen here is put there.
+    """
+    _export(settings)
+    # dramatiq reads these when it is imported.
+    os.environ["dramatiq_queue_prefetch"] = str(settings.threads)  # noqa: SIM112 - their spelling
+    os.environ["dramatiq_restart_delay"] = str(RESTART_DELAY_MS)  # noqa: SIM112
+    from dramatiq.cli import main, make_argument_parser
+
+    arguments = make_argument_parser().parse_args(
+        [
+            "workers.app:set_up",
+            "--processes",
+            str(settings.processes),
+            "--threads",
+            str(settings.threads),
+            "--worker-shutdown-timeout",
+            str(round((settings.shutdown_grace_s + SHUTDOWN_MARGIN_S) * 1000)),
+            "--skip-logging",
+        ]
+    )
+    return int(main(arguments) or 0)
+
+
+def _export(settings: Settings) -> None:
+    chosen = {
+        "queue": settings.queue,
+        "threads": settings.threads,
+        "redis_url": settings.redis_url.get_secret_value(),
+        "database_url": settings.sqlalchemy_url,
+        "data_dir": settings.data_dir,
+    }
+    if settings.log_format == "auto":
+        # The processes write into a pipe; whether a person reads it is only seen here.
+        chosen["log_format"] = "console" if sys.stderr.isatty() else "json"
+    for name, value in chosen.items():
+        os.environ[environment_name(name)] = str(value)

@@ -1,0 +1,63 @@
+"""What an attempt has shown so far, as messages that could be saved: the answer of a job that is stopped midway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from schemas.agent_message import AgentMessage, ToolCall
+from schemas.stream_event import ToolNote
+
+#: What the saved history says of a call that was stopped: every call needs a result, or the next turn is refused.
+STOPPED_RESULT = "The call was stopped before it returned a result."
+
+
+@dataclass(slots=True)
+class _Round:
+    """One assistant message with the calls it asked for."""
+
+    text: list[str] = field(default_factory=list)
+    calls: dict[str, ToolCall] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
+
+
+class PartialAnswer:
+    """Built from the events of the attempt; text after a finished call begins the next assistant message."""
+
+    def __init__(self) -> None:
+        self.tools: list[ToolNote] = []
+        self._rounds = [_Round()]
+
+    @property
+    def text(self) -> str:
+        """All text shown, joined."""
+        return "".join(piece for one in self._rounds for piece in one.text)
+
+    def add_text(self, text: str) -> None:
+        if self._rounds[-1].results:
+            self._rounds.append(_Round())
+        self._rounds[-1].text.append(text)
+
+    def add_tool(self, note: ToolNote) -> None:
+        self.tools.append(note)
+        current = self._rounds[-1]
+        if note["status"] == "started":
+            if current.calls and len(current.results) == len(current.calls):
+                current = _Round()
+                self._rounds.append(current)
+            current.calls[note["id"]] = ToolCall(id=note["id"], name=note["name"], args=note.get("args", {}))
+        elif note["id"] in current.calls:
+            current.results[note["id"]] = note.get("result", "")
+
+    def messages(self) -> list[AgentMessage]:
+        """The messages shown so far, every call with a result; empty if nothing was shown."""
+        messages: list[AgentMessage] = []
+        for one in self._rounds:
+            text, calls = "".join(one.text), list(one.calls.values())
+            if not text and not calls:
+                continue
+            messages.append(AgentMessage.assistant(text, calls))
+            messages.extend(
+                AgentMessage(role="tool", content=one.results.get(call["id"], STOPPED_RESULT), tool_call_id=call["id"])
+                for call in calls
+            )
+        return messages

@@ -1,0 +1,164 @@
+"""The reconciler: does again what a crash or an outage kept somebody from doing.
+
+Every worker and gateway process runs one. Two at once do no harm: each transition is guarded, each append may be
+repeated, and a ring too many finds nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from redis.exceptions import RedisError
+from sqlalchemy import Connection
+
+from schemas.errors import StorageUnavailable, TransitionRefused
+from schemas.job_event import is_terminal
+from schemas.settings import Settings
+from storage.clock import to_us
+from storage.database import Database
+from storage.event_log import Batch, EventLog
+from storage.jobs import settle
+from storage.jobs.reconcile import (
+    LoggedTransition,
+    Stale,
+    expired_jobs,
+    lapsed_jobs,
+    overdue_lanes,
+    recent_transitions,
+)
+from storage.jobs.statements import Recorded, read_clock
+from workers.contact import Contact
+from workers.producer import Producer
+from workers.ring import ring, waiting_rings
+
+#: A pass does at most this much of each kind; the next one goes on.
+MOST = 200
+#: A job that has been due for this long without being claimed: its ring may be lost.
+RING_PATIENCE_S = 1.0
+#: At its start a reconciler looks this far back for events that nobody appended.
+LOOK_BACK_S = 60.0
+#: Transitions younger than this are left to whoever made them; older ones are looked at this long again.
+SETTLE_S = 2.0
+#: One process at a time appends missing events: harmless twice, but twice the work.
+REPLAY_LOCK_S = 5.0
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one pass did."""
+
+    rung: int = 0
+    expired: int = 0
+    lapsed: int = 0
+    appended: int = 0
+
+
+class Reconciler:
+    """Runs passes for as long as its process lives."""
+
+    def __init__(self, settings: Settings, database: Database, log: EventLog, producer: Producer) -> None:
+        self._settings = settings
+        self._database = database
+        self._log = log
+        self._producer = producer
+        self._contact = Contact(to_us(settings.lease_s))
+        #: Database time up to which every transition's event is in the log.
+        self._logged_until: int | None = None
+        self._sql_was_down = False
+
+    async def run(self) -> None:
+        """Make passes until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.reconcile_s * random.uniform(0.8, 1.2))  # noqa: S311 - spreads processes
+            try:
+                done = await self.reconcile()
+            except StorageUnavailable as error:
+                self._contact.lost()
+                if not self._sql_was_down:
+                    logger.warning("the reconciler waits: SQL does not answer", error=str(error))
+                self._sql_was_down = True
+                continue
+            except Exception:
+                logger.exception("a reconciler pass failed")
+                continue
+            self._sql_was_down = False
+            if done != Pass():
+                logger.info(
+                    "reconciled", rung=done.rung, expired=done.expired, lapsed=done.lapsed, appended=done.appended
+                )
+
+    async def reconcile(self) -> Pass:
+        """One pass. Raises StorageUnavailable; Redis may be down."""
+        now = await self._database.read(read_clock)
+        self._contact.seen(now, time.monotonic_ns() // 1000)
+        done = Pass()
+        if self._contact.is_long:
+            done.expired = await self._transition(settle.expire, await self._database.read(expired_jobs, MOST))
+        done.lapsed = await self._transition(settle.lapse, await self._database.read(lapsed_jobs, MOST))
+        try:
+            done.rung = await self._ring_again()
+            done.appended = await self._append_missing(now)
+        except (RedisError, OSError) as error:
+            logger.debug("the reconciler waits for Redis", error=type(error).__name__)
+        return done
+
+    async def _transition(self, transition: Callable[[Connection, str, int], Recorded], stale: list[Stale]) -> int:
+        count = 0
+        for job in stale:
+            try:
+                recorded = await self._database.write(transition, job.job_id, job.epoch)
+            except TransitionRefused:
+                continue  # somebody else was there first, or the lease was renewed after all
+            logger.warning("job moved on by the reconciler", job_id=job.job_id, transition=recorded.kind)
+            await self._producer.announce(recorded)
+            count += 1
+        return count
+
+    async def _ring_again(self) -> int:
+        overdue = await self._database.read(overdue_lanes, to_us(RING_PATIENCE_S), MOST)
+        rung = 0
+        for queue, count in overdue.items():
+            missing = count - await waiting_rings(self._log.redis, self._settings.namespace, queue)
+            if missing > 0:
+                await ring(self._log.redis, self._settings.namespace, queue, times=missing)
+                rung += missing
+        return rung
+
+    async def _append_missing(self, now: int) -> int:
+        """Append the events of transitions whose makers could not.
+
+        Only a job's newest transition can be missing in a way that matters: older epochs are void or already there.
+        """
+        lock = f"{self._settings.namespace}:reconciler"
+        if not await self._log.redis.set(lock, "1", nx=True, px=round(REPLAY_LOCK_S * 1000)):
+            self._logged_until = None  # somebody else is at it; start with a long look when it is our turn
+            return 0
+        try:
+            since = self._logged_until if self._logged_until is not None else now - to_us(LOOK_BACK_S)
+            recent = await self._database.read(recent_transitions, since, MOST * 10)
+            newest: dict[str, LoggedTransition] = {}
+            for transition in recent:
+                if transition.job_id not in newest or transition.epoch > newest[transition.job_id].epoch:
+                    newest[transition.job_id] = transition
+            appended = await self._append([t for t in newest.values() if t.kind != "rebuild"])
+            full = len(recent) == MOST * 10
+            self._logged_until = recent[-1].at if full else now - to_us(SETTLE_S)
+            return appended
+        finally:
+            await self._log.redis.delete(lock)
+
+    async def _append(self, transitions: list[LoggedTransition]) -> int:
+        """Append what the log does not have yet; returns how many that were."""
+        have = await self._log.last_ids([t.job_id for t in transitions]) if transitions else []
+        missing = [t for t, last in zip(transitions, have, strict=True) if last is None or last.epoch < t.epoch]
+        batches = [Batch(t.job_id, t.epoch, 0, (t.event,), is_terminal(t.event)) for t in missing]
+        if batches:
+            await self._log.append_all(batches)
+        return len(batches)
