@@ -87,6 +87,21 @@ def insert_session(connection: Connection, session: NewSession, *, active_leaf: 
     )
 
 
+def create_session(connection: Connection, session: NewSession, history: Sequence[ChatMessage]) -> dict[str, Any]:
+    """Store a new session with the conversation held so far, oldest first; returns its row."""
+    now = read_clock(connection)
+    leaf = insert_messages(
+        connection,
+        [NewMessage.of(message) for message in history],
+        session.tenant,
+        session.id,
+        parent_id=None,
+        now=now,
+    )
+    insert_session(connection, session, active_leaf=leaf, now=now)
+    return get_session(connection, session.tenant, session.id)
+
+
 def get_session(connection: Connection, tenant: str, session_id: str) -> dict[str, Any]:
     """The session's row; raises NotFound if it is missing or another tenant's."""
     row = connection.execute(_GET, {"session": session_id, "owner": tenant}).mappings().one_or_none()

@@ -17,21 +17,21 @@ from redis.exceptions import RedisError
 from sqlalchemy import Connection
 
 from schemas.errors import StorageUnavailable, TransitionRefused
-from schemas.job_event import is_terminal
 from schemas.settings import Settings
 from storage.clock import to_us
 from storage.database import Database
 from storage.event_log import Batch, EventLog
 from storage.jobs import settle
 from storage.jobs.reconcile import (
-    LoggedTransition,
+    Moved,
     Stale,
     expired_jobs,
     lapsed_jobs,
+    moved_jobs,
     overdue_lanes,
-    recent_transitions,
 )
 from storage.jobs.statements import Recorded, read_clock
+from storage.jobs.views import find_transition
 from workers.contact import Contact
 from workers.producer import Producer
 from workers.ring import ring, waiting_rings
@@ -42,8 +42,12 @@ MOST = 200
 RING_PATIENCE_S = 1.0
 #: At its start a reconciler looks this far back for events that nobody appended.
 LOOK_BACK_S = 60.0
-#: Transitions younger than this are left to whoever made them; older ones are looked at this long again.
-SETTLE_S = 2.0
+#: Moves younger than this are left to whoever made them.
+PATIENCE_S = 0.5
+#: How far the next look reaches back behind this one: a transaction may commit later than its statements say.
+SETTLE_S = 3.0
+#: Jobs whose logs are looked at in one pass.
+MOST_MOVED = 2000
 #: One process at a time appends missing events: harmless twice, but twice the work.
 REPLAY_LOCK_S = 5.0
 
@@ -142,23 +146,27 @@ class Reconciler:
             return 0
         try:
             since = self._logged_until if self._logged_until is not None else now - to_us(LOOK_BACK_S)
-            recent = await self._database.read(recent_transitions, since, MOST * 10)
-            newest: dict[str, LoggedTransition] = {}
-            for transition in recent:
-                if transition.job_id not in newest or transition.epoch > newest[transition.job_id].epoch:
-                    newest[transition.job_id] = transition
-            appended = await self._append([t for t in newest.values() if t.kind != "rebuild"])
-            full = len(recent) == MOST * 10
-            self._logged_until = recent[-1].at if full else now - to_us(SETTLE_S)
+            moved = await self._database.read(moved_jobs, since, MOST_MOVED)
+            appended = await self._append([job for job in moved if job.at < now - to_us(PATIENCE_S)])
+            self._logged_until = moved[-1].at if len(moved) == MOST_MOVED else now - to_us(SETTLE_S)
             return appended
         finally:
             await self._log.redis.delete(lock)
 
-    async def _append(self, transitions: list[LoggedTransition]) -> int:
-        """Append what the log does not have yet; returns how many that were."""
-        have = await self._log.last_ids([t.job_id for t in transitions]) if transitions else []
-        missing = [t for t, last in zip(transitions, have, strict=True) if last is None or last.epoch < t.epoch]
-        batches = [Batch(t.job_id, t.epoch, 0, (t.event,), is_terminal(t.event)) for t in missing]
-        if batches:
-            await self._log.append_all(batches)
+    async def _append(self, moved: list[Moved]) -> int:
+        """Append the events that their logs do not have; returns how many these were."""
+        if not moved:
+            return 0
+        last_ids = await self._log.last_ids([job.job_id for job in moved])
+        batches = []
+        for job, last in zip(moved, last_ids, strict=True):
+            if last is not None and last.epoch >= job.epoch:
+                continue
+            recorded = await self._database.read(find_transition, job.job_id, job.epoch)
+            # A rebuild's event is its writer's alone: only it knows what was shown.
+            if recorded is not None and recorded.kind != "rebuild":
+                batches.append(Batch(job.job_id, job.epoch, 0, (recorded.event,), recorded.terminal))
+        for result in await self._log.append_all(batches) if batches else ():
+            if isinstance(result, Exception):
+                raise result  # the same look is made again
         return len(batches)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, bindparam, func, literal_column, select
@@ -41,17 +40,12 @@ _LAPSED = (
     .order_by(jobs.c.deadline_at)
     .limit(bindparam("most"))
 )
+_LAST_AT = func.max(transitions.c.at)
 _RECENT = (
-    select(
-        transitions.c.position,
-        transitions.c.job_id,
-        transitions.c.epoch,
-        transitions.c.kind,
-        transitions.c.event,
-        transitions.c.at,
-    )
+    select(transitions.c.job_id, func.max(transitions.c.epoch).label("epoch"), _LAST_AT.label("at"))
     .where(transitions.c.at >= bindparam("since"))
-    .order_by(transitions.c.at, transitions.c.position)
+    .group_by(transitions.c.job_id)
+    .order_by(_LAST_AT)
     .limit(bindparam("most"))
 )
 
@@ -86,19 +80,16 @@ def lapsed_jobs(connection: Connection, most: int) -> list[Stale]:
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedTransition:
-    """A transition whose event belongs in the log as `<epoch>-1`."""
+class Moved:
+    """A job that moved lately: the epoch it moved to, whose event belongs in the log as `<epoch>-1`."""
 
-    position: int
     job_id: str
     epoch: int
-    kind: str
-    event: bytes
-    #: Database time of the transition, in microseconds.
+    #: Database time of the move, in microseconds.
     at: int
 
 
-def recent_transitions(connection: Connection, since_us: int, most: int) -> Sequence[LoggedTransition]:
-    """Transitions made at or after `since_us`, oldest first."""
+def moved_jobs(connection: Connection, since_us: int, most: int) -> list[Moved]:
+    """The newest transition of every job that moved at or after `since_us`, the longest ago first."""
     rows = connection.execute(_RECENT, {"since": since_us, "most": most})
-    return [LoggedTransition(row.position, row.job_id, row.epoch, row.kind, row.event.encode(), row.at) for row in rows]
+    return [Moved(row.job_id, row.epoch, row.at) for row in rows]

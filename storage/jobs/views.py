@@ -80,6 +80,13 @@ def ended_jobs(connection: Connection, job_ids: Sequence[str]) -> dict[str, Even
     return {row.id: EventId(row.epoch, 1) for row in rows if row.status in ENDED_STATUSES}
 
 
+def job_states(connection: Connection, job_ids: Sequence[str]) -> dict[str, str]:
+    """The status of each of these jobs that there is: one question for many streams."""
+    if not job_ids:
+        return {}
+    return {row.id: row.status for row in connection.execute(_STATES, {"jobs": list(job_ids)})}
+
+
 def last_event(connection: Connection, tenant: str, job_id: str) -> tuple[EventId, bytes, bool]:
     """The event of the job's last transition: its id, its bytes, and whether it is terminal. Raises NotFound."""
     status, epoch = job_state(connection, tenant, job_id)
