@@ -8,11 +8,13 @@ import uuid
 
 
 def new_id() -> str:
-    """A UUIDv7 (RFC 9562 §5.7): 48 bits of Unix milliseconds, then 74 random bits."""
-    value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
-    value = value & ~(0xF << 76) | (0x7 << 76)
-    value = value & ~(0x3 << 62) | (0x2 << 62)
-    return str(uuid.UUID(int=value))
+    """A UUIDv7 (RFC 9562 §5.7): Unix milliseconds, 12 bits of the millisecond's part (§6.2, method 3), 62 random bits.
+
+    So ids that one process makes one after the other sort in that order.
+    """
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    random = int.from_bytes(os.urandom(8), "big") >> 2
+    return str(uuid.UUID(int=milliseconds << 80 | 0x7 << 76 | (rest << 12) // 1_000_000 << 64 | 0x2 << 62 | random))
 
 
 def canonical_id(text: str) -> str:

@@ -156,10 +156,11 @@ class SessionDetail(SessionView):
     @classmethod
     def of_rows(cls, row: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Self:
         """The view of a session's row and its messages' rows."""
+        parents = {message["id"]: message["parent_id"] for message in messages}
         return cls(
             **cls._fields_of(row),
-            messages=[MessageView.of_row(message) for message in messages],
-            active_branch=_branch(row["active_leaf"], {message["id"]: message["parent_id"] for message in messages}),
+            messages=[MessageView.of_row(message) for message in _in_order(messages, parents)],
+            active_branch=_branch(row["active_leaf"], parents),
         )
 
 
@@ -190,6 +191,21 @@ def history_of(messages: Sequence[OpenAIMessage]) -> list[ChatMessage]:
         raise PydanticCustomError(
             "conversation", "{reason}", {**context, "field": f"messages.{len(messages) - 1}"}
         ) from None
+
+
+def _in_order(messages: Sequence[Mapping[str, Any]], parents: Mapping[str, str | None]) -> list[Mapping[str, Any]]:
+    """The messages by the time they were made; those made at once, parents first."""
+    depths: dict[str | None, int] = {None: 0}
+    for message in messages:
+        path: list[str] = []
+        node: str | None = message["id"]
+        while node is not None and node not in depths and node in parents:
+            path.append(node)
+            depths[node] = 0  # a loop in the data must end
+            node = parents[node]
+        for above, name in enumerate(reversed(path), start=1):
+            depths[name] = depths.get(node, 0) + above
+    return sorted(messages, key=lambda message: (message["created_at"], depths[message["id"]]))
 
 
 def _branch(leaf: str | None, parents: Mapping[str, str | None]) -> list[str]:

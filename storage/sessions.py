@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, exists, insert, select, update
 
+from schemas.agent_message import ChatMessage
 from schemas.chat_job import DEFAULT_TENANT
-from schemas.errors import Conflict, NotFound
+from schemas.errors import Conflict, InvalidRequest, NotFound
 from schemas.ids import new_id
 from storage.clock import now_us
-from storage.jobs.statements import UNFINISHED
+from storage.jobs.statements import UNFINISHED, read_clock
 from storage.locks import lock_session
+from storage.messages import NewMessage, insert_messages, read_branch
 from storage.tables import (
     attempts,
     dead_letters,
@@ -33,7 +35,8 @@ _GET = select(sessions).where(_OWN)
 _MESSAGES = (
     select(messages)
     .where(messages.c.session_id == bindparam("session"), messages.c.tenant == bindparam("owner"))
-    .order_by(messages.c.id)
+    # By the database's clock: a worker's own may be hours late. What one transaction stored has one time.
+    .order_by(messages.c.created_at, messages.c.id)
 )
 _BUSY = select(exists().where(UNFINISHED, jobs.c.session_id == bindparam("session")))
 _OWN_MESSAGE = select(messages.c.id).where(
@@ -130,7 +133,8 @@ def list_sessions(
 def change_session(connection: Connection, tenant: str, session_id: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Set the columns in `changes`; returns the row as it is now.
 
-    Raises NotFound for the session, and for an `active_leaf` that is not a placed message of it.
+    Raises NotFound for the session, and for an `active_leaf` that is not a placed message of it; InvalidRequest for one
+    that a tool call without its result leads to.
     """
     lock_session(connection, session_id)
     get_session(connection, tenant, session_id)
@@ -139,8 +143,20 @@ def change_session(connection: Connection, tenant: str, session_id: str, changes
         place = {"message": leaf, "session": session_id}
         if connection.execute(_OWN_MESSAGE, place).one_or_none() is None:
             raise NotFound("there is no such message in this session", field="active_leaf")
+        if _open_calls(read_branch(connection, tenant, session_id, leaf)):
+            raise InvalidRequest("the branch would end in a tool call without its result", field="active_leaf")
     connection.execute(update(sessions).where(sessions.c.id == session_id).values(**changes, updated_at=now_us()))
     return get_session(connection, tenant, session_id)
+
+
+def _open_calls(branch: Sequence[ChatMessage]) -> set[str]:
+    """The tool calls at the end of a branch whose results are not on it."""
+    answered: set[str | None] = set()
+    for message in reversed(branch):
+        if message.role != "tool":
+            return {call["id"] for call in message.tool_calls or () if call["id"] not in answered}
+        answered.add(message.tool_call_id)
+    return set()
 
 
 def delete_session(connection: Connection, tenant: str, session_id: str) -> list[str]:

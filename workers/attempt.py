@@ -113,8 +113,8 @@ class Attempt:
                     self._show(repair.flush(), stream)
                     if event.kind == "tool" and event.tool is not None:
                         tool: ToolNote = clean_json(event.tool)
-                        self.partial.add_tool(tool)
                         stream.add_tool(tool)
+                        self.partial.add_tool(tool)
                     elif event.kind == "final":
                         return self._checked(event.response, event.usage, event.outcome)
         except TimeoutError:

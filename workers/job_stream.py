@@ -32,7 +32,8 @@ class JobStream:
         #: The batch on its way, or of unknown fate.
         self.sent: Batch | None = None
         self._opening: bytes | None = opening.event
-        self._pending: deque[str | ToolNote] = deque()
+        #: Text that may still be joined, and tool events as they will be sent.
+        self._pending: deque[str | bytes] = deque()
         self._text: list[str] = []
         self._tools: list[ToolNote] = []
         self._drained = asyncio.Event()
@@ -61,9 +62,9 @@ class JobStream:
         self._dirty()
 
     def add_tool(self, tool: ToolNote) -> None:
-        """Show that a tool call started or finished."""
+        """Show that a tool call started or finished. Raises TypeError for a note that no JSON can say."""
+        self._pending.append(encode_event("tool", self.job_id, _now_us(), tool=tool))
         self._tools.append(tool)
-        self._pending.append(tool)
         self._dirty()
 
     def next_batch(self) -> Batch | None:
@@ -111,12 +112,14 @@ class JobStream:
         await self._drained.wait()
 
     def _dirty(self) -> None:
-        self._drained.clear()
         if not self.closed:
+            self._drained.clear()
             self._wake(self)
 
-    def _encode(self, item: str | ToolNote) -> bytes:
-        at_us = time.time_ns() // 1000  # of a display only: SQL's clock decides, this one dates a token
-        if isinstance(item, str):
-            return encode_event("text", self.job_id, at_us, text=item)
-        return encode_event("tool", self.job_id, at_us, tool=item)
+    def _encode(self, item: str | bytes) -> bytes:
+        return item if isinstance(item, bytes) else encode_event("text", self.job_id, _now_us(), text=item)
+
+
+def _now_us() -> int:
+    """Of a display only: SQL's clock decides, this one dates a token."""
+    return time.time_ns() // 1000

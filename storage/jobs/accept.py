@@ -30,7 +30,8 @@ _KNOWN_JOB = (
     .join(job_bodies, job_bodies.c.job_id == jobs.c.id)
     .where(jobs.c.id == bindparam("job_id"))
 )
-_INSERT_JOB = insert(jobs).on_conflict_do_nothing()
+#: SQLAlchemy keeps the row count of updates only, unless told to.
+_INSERT_JOB = insert(jobs).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 _INSERT_BODY = insert(job_bodies)
 #: Taking a place locks the session's row, so places are given in order of acceptance.
 _TAKE_PLACE = (

@@ -1,0 +1,139 @@
+"""Reading what a request says: its tenant, body, path and query. What is wrong raises a RequestError with the field."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from gateway.operation import Parameter
+from gateway.problems import ClientGone
+from schemas.border_text import parse_json
+from schemas.chat_job import DEFAULT_TENANT, TenantName
+from schemas.errors import InvalidRequest, MalformedRequest, NotFound, RequestTooLarge
+from schemas.ids import canonical_id
+
+TENANT_HEADER = "x-chatmill-tenant"
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 200
+
+#: How `page_of` is described.
+PAGE_PARAMETERS = (
+    Parameter(
+        "limit",
+        "At most so many.",
+        {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
+    ),
+    Parameter("before", "The `next` of the page before.", {"type": "string", "format": "uuid"}),
+)
+
+_TENANT: TypeAdapter[str] = TypeAdapter(TenantName)
+_FLAGS = {"true": True, "1": True, "": True, "false": False, "0": False}
+
+
+class Page(NamedTuple):
+    """A part of a list: at most `limit` items behind the id `before`."""
+
+    limit: int
+    before: str | None
+
+
+def tenant_of(request: Request) -> str:
+    """Whose request it is, by its header."""
+    name = request.headers.get(TENANT_HEADER)
+    if name is None:
+        return DEFAULT_TENANT
+    try:
+        return _TENANT.validate_python(name)
+    except ValidationError:
+        raise InvalidRequest("this is not a tenant's name", field=TENANT_HEADER) from None
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The whole body, whatever its content type. Raises RequestTooLarge as soon as it is known to be."""
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > max_bytes:
+                raise _too_large(max_bytes)
+    except ClientDisconnect:
+        raise ClientGone from None
+    return bytes(body)
+
+
+async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
+    """The body as a JSON object, with its `tenant` checked against the request's and put in where it is missing."""
+    value = parse_json(await read_body(request, max_bytes))
+    if not isinstance(value, dict):
+        raise MalformedRequest("the body is not a JSON object")
+    tenant = tenant_of(request)
+    if value.setdefault("tenant", tenant) != tenant:
+        raise InvalidRequest(f"the request is the tenant {tenant}'s: leave this out", field="tenant")
+    return value
+
+
+def path_id(request: Request, what: str) -> str:
+    """The id in the path; what is none is as missing as an id nobody has."""
+    try:
+        return canonical_id(request.path_params["id"])
+    except ValueError:
+        raise NotFound(f"there is no such {what}") from None
+
+
+def flag(request: Request, name: str) -> bool:
+    """A parameter that is on or off; off if it is not there."""
+    text = request.query_params.get(name, "false")
+    if text.lower() not in _FLAGS:
+        raise InvalidRequest("give true or false", field=name)
+    return _FLAGS[text.lower()]
+
+
+def number(request: Request, name: str, *, default: float, least: float, most: float) -> float:
+    """A parameter that is a number between `least` and `most`."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise InvalidRequest(f"give a number from {least:g} to {most:g}", field=name)
+    return value
+
+
+def choice(request: Request, name: str, choices: tuple[str, ...]) -> str | None:
+    """A parameter that is one of a few words, or not there."""
+    text = request.query_params.get(name)
+    if text is not None and text not in choices:
+        raise InvalidRequest(f"give one of {', '.join(choices)}", field=name)
+    return text
+
+
+def optional_id(request: Request, name: str) -> str | None:
+    """A parameter that is an id, or not there."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    try:
+        return canonical_id(text)
+    except ValueError:
+        raise InvalidRequest("this is not a UUID", field=name) from None
+
+
+def page_of(request: Request) -> Page:
+    """Which part of a list is asked for."""
+    text = request.query_params.get("limit", str(DEFAULT_LIMIT))
+    if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= MAX_LIMIT:
+        raise InvalidRequest(f"give a whole number from 1 to {MAX_LIMIT}", field="limit")
+    return Page(int(text), optional_id(request, "before"))
+
+
+def _too_large(max_bytes: int) -> RequestTooLarge:
+    return RequestTooLarge(f"the body is larger than {max_bytes} bytes")

@@ -1,0 +1,49 @@
+"""What the routes work with, opened when the gateway starts and closed when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from gateway.event_hub import EventHub
+from schemas.settings import Settings
+from storage.database import Database, open_database
+from storage.event_log import EventLog
+from storage.redis_client import open_redis
+from workers.producer import Producer
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything a route may need; `log.redis` is the connection pool."""
+
+    settings: Settings
+    database: Database
+    log: EventLog
+    producer: Producer
+    hub: EventHub
+
+
+@asynccontextmanager
+async def open_services(settings: Settings) -> AsyncIterator[Services]:
+    """The services for the time of the context. Redis and the database may be down: they are connected to when used.
+
+    Raises ConfigurationError or OSError for addresses that can never work.
+    """
+    database = open_database(settings.sqlalchemy_url)
+    try:
+        redis = open_redis(settings.redis_url.get_secret_value())
+        try:
+            log = EventLog(
+                redis,
+                settings.namespace,
+                ttl_live_s=settings.event_ttl_live_s,
+                ttl_ended_s=settings.event_ttl_ended_s,
+            )
+            async with EventHub(log, database, idle_check_s=settings.idle_check_s) as hub:
+                yield Services(settings, database, log, Producer(settings, database, log), hub)
+        finally:
+            await redis.aclose()
+    finally:
+        await database.close()

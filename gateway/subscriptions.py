@@ -1,0 +1,160 @@
+"""The one pub/sub connection of a gateway process: which channels it listens to, and whether the server knows.
+
+redis-py's own PubSub reconnects in silence, and what was published in between is gone. Here a connection that is lost
+is seen: whoever listens is told once its channel is subscribed again, and reads what it has missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import RedisError
+from redis.maint_notifications import MaintNotificationsConfig
+
+#: Pauses between tries to connect.
+FIRST_PAUSE_S = 0.05
+LAST_PAUSE_S = 1.0
+#: How often the server is asked for a sign of life; without one until the next time the connection is given up.
+SILENCE_S = 5.0
+#: Channels in one command: a reconnect with thousands of them must not build one huge request.
+MAX_CHANNELS = 1000
+
+logger = structlog.get_logger(__name__)
+
+
+class Subscriptions:
+    """Keeps the channels of `add` subscribed for as long as `run` runs.
+
+    `on_subscribed` is called each time the server has confirmed a channel: whatever is published from then on comes to
+    `on_message`, and whatever was published before may have been missed.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        on_subscribed: Callable[[bytes], None],
+        on_message: Callable[[bytes, bytes], None],
+    ) -> None:
+        self._pool = redis.connection_pool
+        self._on_subscribed = on_subscribed
+        self._on_message = on_message
+        self._wanted: set[bytes] = set()
+        #: Channels whose last command on this connection was a SUBSCRIBE.
+        self._asked: set[bytes] = set()
+        #: How many SUBSCRIBEs of a channel are not confirmed yet: it may have been left and joined again meanwhile.
+        self._unconfirmed: Counter[bytes] = Counter()
+        self._changed = asyncio.Event()
+        #: What the server has said so far: it is alive as long as this grows.
+        self._replies = 0
+        #: Whether there is a connection at the moment.
+        self.connected = False
+
+    def add(self, channel: bytes) -> None:
+        """Listen to a channel; `on_subscribed` follows unless it is confirmed already."""
+        self._wanted.add(channel)
+        self._changed.set()
+
+    def remove(self, channel: bytes) -> None:
+        """Stop listening to a channel."""
+        self._wanted.discard(channel)
+        self._changed.set()
+
+    def confirmed(self, channel: bytes) -> bool:
+        """Whether everything published on the channel arrives."""
+        return self.connected and channel in self._asked and not self._unconfirmed[channel]
+
+    async def run(self) -> None:
+        """Connect, listen, and connect again, until cancelled."""
+        pause = FIRST_PAUSE_S
+        while True:
+            replies = self._replies
+            connection = self._new_connection()
+            try:
+                await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's
+                await self._listen(connection)
+            except (RedisError, OSError) as error:
+                if pause == FIRST_PAUSE_S:
+                    logger.warning("events do not arrive: Redis is away", error=type(error).__name__)
+            finally:
+                self.connected = False
+                await connection.disconnect(nowait=True)
+            await asyncio.sleep(pause)
+            pause = FIRST_PAUSE_S if self._replies > replies else min(2 * pause, LAST_PAUSE_S)
+
+    def _new_connection(self) -> AbstractConnection:
+        """A connection beside the pool's. RESP2, where whatever is published is a plain reply."""
+        options = {
+            **self._pool.connection_kwargs,
+            "protocol": 2,
+            "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+        }
+        return self._pool.connection_class(**options)
+
+    async def _listen(self, connection: AbstractConnection) -> None:
+        self._asked.clear()
+        self._unconfirmed.clear()
+        self._changed.set()
+        self.connected = True
+        helpers = [asyncio.create_task(self._send(connection)), asyncio.create_task(self._watch(connection))]
+        try:
+            while True:
+                self._take(await connection.read_response(timeout=math.inf, disconnect_on_error=False))
+        finally:
+            for helper in helpers:
+                helper.cancel()
+
+    def _take(self, reply: object) -> None:
+        self._replies += 1
+        match reply:
+            case [b"message", bytes(channel), bytes(data)]:
+                self._on_message(channel, data)
+            case [b"subscribe", bytes(channel), _]:
+                self._unconfirmed[channel] -= 1
+                if self._unconfirmed[channel] <= 0:
+                    del self._unconfirmed[channel]
+                    if channel in self._asked:
+                        self._on_subscribed(channel)
+            case _:  # an unsubscription, or the answer to a PING
+                pass
+
+    async def _send(self, connection: AbstractConnection) -> None:
+        """Tell the server what has changed, all of it at once."""
+        try:
+            while connection.is_connected:
+                await self._changed.wait()
+                self._changed.clear()
+                await self._send_changes(connection)
+        except (RedisError, OSError):
+            # The reader meets the closed connection and starts over.
+            await connection.disconnect(nowait=True)
+
+    async def _watch(self, connection: AbstractConnection) -> None:
+        """Ask for signs of life, and give the connection up if none comes."""
+        replies = -1
+        try:
+            while connection.is_connected:
+                await asyncio.sleep(SILENCE_S)
+                if self._replies == replies:
+                    await connection.disconnect(nowait=True)
+                elif connection.is_connected:
+                    replies = self._replies
+                    await connection.send_command("PING")
+        except (RedisError, OSError):
+            await connection.disconnect(nowait=True)
+
+    async def _send_changes(self, connection: AbstractConnection) -> None:
+        left, joined = list(self._asked - self._wanted), list(self._wanted - self._asked)
+        self._asked.difference_update(left)
+        self._asked.update(joined)
+        self._unconfirmed.update(joined)
+        for start in range(0, len(left), MAX_CHANNELS):
+            await connection.send_command("UNSUBSCRIBE", *left[start : start + MAX_CHANNELS])
+        for start in range(0, len(joined), MAX_CHANNELS):
+            await connection.send_command("SUBSCRIBE", *joined[start : start + MAX_CHANNELS])

@@ -1,0 +1,1 @@
+"""LangGraph, and only LangGraph: the agent as a graph of a model and its tools."""

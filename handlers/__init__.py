@@ -1,0 +1,1 @@
+"""Framework-agnostic agents: what answers a chat, whatever it is built with."""
