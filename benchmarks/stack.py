@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from cli.ports import free_port
 from cli.valkey import Valkey
 
 ROOT = Path(__file__).parent.parent
@@ -62,9 +63,10 @@ async def running_stack() -> AsyncIterator[Stack]:
         }
         await _run(environment, "-m", "cli.main", "migrate")
         worker = await _spawn(stack, folder, "worker", environment, "-m", "cli.main", "worker")
-        gateway, address = await _start(
-            stack, folder, "gateway", environment, "-m", "cli.main", "gateway", "--port", "0"
-        )
+        port = free_port()
+        gateway = await _spawn(stack, folder, "gateway", environment, "-m", "cli.main", "gateway", "--port", str(port))
+        address = f"http://127.0.0.1:{port}"
+        await _listening(port)
         running = Stack(address, f"{model_address}/v1")
         running.processes = {
             "valkey": psutil.Process(server.pid),
@@ -89,6 +91,19 @@ async def _start(
             if process.returncode is not None:
                 raise RuntimeError(f"{name} ended: {log.read_text(encoding='utf-8')[-2000:]}")
             await asyncio.sleep(0.05)
+
+
+async def _listening(port: int) -> None:
+    """Wait until somebody listens on the port."""
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return
 
 
 async def _spawn(

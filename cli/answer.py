@@ -75,11 +75,14 @@ class AnswerPrinter:
 
     def note(self, text: str) -> None:
         """Print a note on a line of its own."""
+        self._leave_line()
+        self._screen.note(text)
+
+    def _leave_line(self) -> None:
         if not self._at_line_start and self._screen.out.isatty():
             # The text and the notes share the terminal; anywhere else a line end would be added to the text.
             self._screen.write("\n")
             self._at_line_start = True
-        self._screen.note(text)
 
     def _catch_up(self, text: str) -> None:
         """Print what of the text is missing, or all of it where something else was shown."""
@@ -117,7 +120,8 @@ class AnswerPrinter:
         elif kind == "requeued":
             self.note(f"[the worker stops ({event['reason']}); another one takes over]")
         elif kind == "failed":
-            self.note(f"[failed: {event['error']['message']} ({event['error']['code']})]")
+            self._leave_line()
+            self._screen.complain(f"failed: {event['error']['message']} ({event['error']['code']})")
         elif kind == "cancelled":
             self.note(f"[cancelled: {event['reason']}]")
         elif kind == "final" and event["outcome"] in OUTCOMES:

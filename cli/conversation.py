@@ -77,6 +77,7 @@ class Conversation:
             except asyncio.CancelledError:
                 if not stop.is_set():
                     raise
+                return INTERRUPTED
         return INTERRUPTED if stop.is_set() else code
 
     async def _answer(self, question: dict[str, str], printer: Printer, stop: asyncio.Event) -> int:
@@ -86,7 +87,7 @@ class Conversation:
             asked["session_id"] = self.session_id
         job = await self._client.submit(asked)
         self.session_id, self._last_message_id = job["session_id"], job["user_message_id"]
-        follower = Follower(self._client, job_id, on_trouble=lambda reason: printer.note(trouble(reason)))
+        follower = Follower(self._client, job_id, reached=True, on_trouble=lambda reason: printer.note(trouble(reason)))
         stopping = asyncio.create_task(self._cancel_when(stop, job_id, printer))
         try:
             await show_events(follower, printer)

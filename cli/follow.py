@@ -42,8 +42,13 @@ async def _follow(options: Options, job_id: str, after: EventId | None, as_json:
         return await follow_to_end(client, job_id, after=after, as_json=as_json)
 
 
-async def follow_to_end(client: Client, job_id: str, *, after: EventId | None = None, as_json: bool = False) -> int:
-    """Print a job's events until it has ended; the exit code that its outcome makes."""
+async def follow_to_end(
+    client: Client, job_id: str, *, after: EventId | None = None, reached: bool = False, as_json: bool = False
+) -> int:
+    """Print a job's events until it has ended; the exit code that its outcome makes.
+
+    `reached` says that the gateway has just answered.
+    """
     from cli.answer import AnswerPrinter, JsonPrinter
     from cli.follower import Follower
     from cli.screen import Screen
@@ -53,7 +58,11 @@ async def follow_to_end(client: Client, job_id: str, *, after: EventId | None = 
     printer: Printer = JsonPrinter(screen) if as_json else AnswerPrinter(screen, after=after)
     # A reader of text must know all of it to tell what an event changes, so what was shown before is read again.
     follower = Follower(
-        client, job_id, after=after if as_json else None, on_trouble=lambda reason: printer.note(trouble(reason))
+        client,
+        job_id,
+        after=after if as_json else None,
+        reached=reached,
+        on_trouble=lambda reason: printer.note(trouble(reason)),
     )
     try:
         await show_events(follower, printer)

@@ -37,7 +37,8 @@ _PASSING = frozenset({429, 500, 502, 503, 504})
 class Follower:
     """Reads a job's events, each exactly once and in order, and folds them.
 
-    `fold` holds the text as it is after the event told last. `on_trouble` is called with the reason once for every
+    `fold` holds the text as it is after the event told last. `reached` says that the gateway has answered before, so
+    that it is waited for from the first connection on. `on_trouble` is called with the reason once for every
     interruption that does not heal at the first try.
     """
 
@@ -47,6 +48,7 @@ class Follower:
         job_id: str,
         *,
         after: EventId | None = None,
+        reached: bool = False,
         on_trouble: Callable[[str], None] = lambda reason: None,
         give_up_s: float = GIVE_UP_S,
     ) -> None:
@@ -60,7 +62,7 @@ class Follower:
         self._give_up_s = give_up_s
         self._failures = 0
         #: Monotonic time of the last sign of life; None before the first.
-        self._heard_at: float | None = None
+        self._heard_at = time.monotonic() if reached else None
 
     async def events(self) -> AsyncGenerator[tuple[EventId, dict[str, Any]]]:
         """Every event with its id, up to the terminal one.

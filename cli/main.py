@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -15,6 +15,9 @@ from cli import chat, doctor, follow, jobs, services, sessions, submit
 from cli.failure import EXIT_CODES, CommandFailed, WrongUsage
 from cli.options import Options
 from cli.terminal import complain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Plain help: the drawn one costs 0.3 s of imports.
 app = typer.Typer(
@@ -71,10 +74,10 @@ def options(
     context.obj = Options(url, config, tenant)
 
 
-def main() -> None:
-    """Run the command line and leave with its exit code."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line, the process's own or a given one, and leave with its exit code."""
     try:
-        app(prog_name="chatmill")
+        app(arguments, prog_name="chatmill")
     except CommandFailed as failure:
         complain(f"chatmill: {failure}")
         sys.exit(failure.exit_code)
@@ -86,6 +89,7 @@ def main() -> None:
             raise
         complain(f"chatmill: {error}")
         sys.exit(WrongUsage.exit_code if isinstance(error, ConfigurationError) else CommandFailed.exit_code)
+    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ class Screen:
 
     def complain(self, text: str) -> None:
         """What went wrong, on stderr and in full."""
-        self._err_console.print(text, style="red")
+        self._err_console.print(safe_text(text), style="red")
 
 
 def _console(file: TextIO) -> Console:

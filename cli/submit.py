@@ -54,7 +54,7 @@ async def _submit(options: Options, asked: dict[str, Any], follow: bool, as_json
     async with options.client() as client:
         job = await client.submit(asked)
         if follow:
-            return await follow_to_end(client, job["id"], as_json=as_json)
+            return await follow_to_end(client, job["id"], reached=True, as_json=as_json)
         screen = Screen()
         if as_json:
             screen.json(job)

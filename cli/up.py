@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 #: Everything must be gone 5 s after Ctrl-C. Graces are in seconds; a worker needs longer than it gives its attempts.
-STOP_S = 4.5
+STOP_S = 4.2
 GATEWAY_GRACE_S = 1.0
 ATTEMPT_GRACE_S = 2.0
 WORKER_GRACE_S = 4.0
@@ -178,7 +178,7 @@ class Up:
         return log.text().count(WORKER_READY) >= self._settings.processes
 
     def _gateway(self) -> Program:
-        command = [*self._own_command, "gateway", "--port", str(self._port)]
+        command = [*self._own_command, "gateway", "--host", LOOPBACK, "--port", str(self._port)]
         gateway = Program("gateway", command, self._log("gateway"), self._env, GATEWAY_GRACE_S)
         gateway.probe = lambda _: answers_http(self._port, "/healthz")
         return gateway

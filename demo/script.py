@@ -42,8 +42,6 @@ _ASKS_COUNT = re.compile(r"\bhow many messages\b", re.I)
 def reply_to(request: ChatRequest, controls: Controls) -> Reply:
     """What the model says next in this conversation, with the limits of the request (max_tokens, stop) applied."""
     reply = _next_step(request, controls)
-    if not request.may_call:
-        reply = replace(reply, calls=(), finish="stop")
     if request.one_call_only:
         reply = replace(reply, calls=reply.calls[:1])
     return _limited(reply, request)
@@ -97,7 +95,7 @@ def _next_step(request: ChatRequest, controls: Controls) -> Reply:
             return Reply(text=text)
     if controls.words is not None:
         return Reply(text=numbered_words(controls.words), stamped=controls.stamp)
-    if wanted := tool_requests(request, controls.plain):
+    if request.may_call and (wanted := tool_requests(request, controls.plain)):
         return calling(request, wanted)
     if request.output_schema:
         return Reply(text=orjson.dumps(sample(request.output_schema, controls.plain)).decode())
@@ -121,8 +119,9 @@ def _with_results(request: ChatRequest) -> str:
 
 def _sentence(name: str, arguments: str, result: str) -> str:
     result = _shortened(result.strip(), _SHOWN_RESULT)
+    period = "" if result.endswith((".", "!", "?")) else "."
     expression = _expression(arguments)
-    return f"{expression} = {result}." if expression else f"The tool {name} says: {result}."
+    return f"{expression} = {result}{period}" if expression else f"The tool {name} says: {result}{period}"
 
 
 def _expression(arguments: str) -> str | None:

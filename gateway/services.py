@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from storage.database import Database, open_database
 from storage.event_log import EventLog
 from storage.redis_client import open_redis
 from workers.producer import Producer
+from workers.reconciler import Reconciler
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,15 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
                 ttl_live_s=settings.event_ttl_live_s,
                 ttl_ended_s=settings.event_ttl_ended_s,
             )
-            async with EventHub(log, database, idle_check_s=settings.idle_check_s) as hub:
-                yield Services(settings, database, log, Producer(settings, database, log), hub)
+            producer = Producer(settings, database, log)
+            # Jobs are looked after here too: a gateway without workers still ends what has lapsed.
+            reconciling = asyncio.create_task(Reconciler(settings, database, log, producer).run(), name="reconciler")
+            try:
+                async with EventHub(log, database, idle_check_s=settings.idle_check_s) as hub:
+                    yield Services(settings, database, log, producer, hub)
+            finally:
+                reconciling.cancel()
+                await asyncio.gather(reconciling, return_exceptions=True)
         finally:
             await redis.aclose()
     finally:

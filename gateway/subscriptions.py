@@ -109,6 +109,8 @@ class Subscriptions:
         finally:
             for helper in helpers:
                 helper.cancel()
+            # They must not meet a connection that is taken apart under them.
+            await asyncio.gather(*helpers, return_exceptions=True)
 
     def _take(self, reply: object) -> None:
         self._replies += 1

@@ -55,8 +55,8 @@ class GraphBuilder:
         return graph.compile()
 
 
-def _next_step(state: AgentState) -> Any:
-    """To the tools if the last message asks for any.
+async def _next_step(state: AgentState) -> Any:
+    """To the tools if the last message asks for any. Asynchronous, or LangGraph would ask on a thread.
 
     Calls that could not be read are among them (see AgentState.invalid_calls): LangChain would set them aside, and the
     answer would end as an empty success.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Hashable
+from functools import cache
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -40,6 +42,7 @@ class LoopModels:
     def __init__(self) -> None:
         self._http = openai.DefaultAsyncHttpxClient(
             timeout=httpx2.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            verify=_certificates(),
             limits=httpx2.Limits(
                 max_connections=MAX_CONNECTIONS,
                 max_keepalive_connections=MAX_IDLE_CONNECTIONS,
@@ -75,6 +78,12 @@ class LoopModels:
             # The line above does the same without a task and a timer for every chunk.
             stream_chunk_timeout=None,
         )
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """The certificates that servers are checked against; loading them takes 40 ms, so a process does it once."""
+    return httpx2.create_ssl_context()
 
 
 def _key_of(key: SecretStr) -> Callable[[], Awaitable[str]]:

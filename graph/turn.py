@@ -14,8 +14,9 @@ from schemas.stream_event import StreamEvent
 
 #: Rounds of one answer whose calls cannot be read, after which the model is given up on; it is told the first time.
 MAX_INVALID_ROUNDS = 2
-#: Graph steps that must be left after a reply with calls: its tools, and the reply that reads their results.
-STEPS_OF_A_ROUND = 2
+#: Graph steps that must be left after a reply with calls: its tools, the reply that reads their results, and one in
+#: which LangGraph, counting before it looks, finds that nothing is left to do.
+STEPS_OF_A_ROUND = 3
 
 BLOCKED_TEXT = "The model provider's content filter withheld this answer."
 STEP_LIMIT_TEXT = "I stopped here: this answer needs more steps than it is allowed."

@@ -67,6 +67,10 @@ class BaseAgentHandler(ABC):
         raise AgentInvocationError("the agent ended without an answer", code="no_answer")
 
     @classmethod  # noqa: B027 - a hook that most handlers do not need
+    async def warm_up(cls, session: AgentSession) -> None:
+        """Make what answers in sessions like this one will share, so that the first of them does not wait for it."""
+
+    @classmethod  # noqa: B027 - a hook that most handlers do not need
     async def close_shared(cls) -> None:
         """Release what handlers of this class share on the running event loop; called when a worker ends."""
 

@@ -25,7 +25,7 @@ class EchoHandler(BaseAgentHandler):
         return [AgentMessage.assistant(user_message)], _usage(user_message)
 
     async def astream(self, user_message: str) -> AsyncGenerator[tuple[str, Usage | None], None]:
-        for word in re.findall(r"\s*\S+\s*$|\s*\S+", user_message):
+        for word in re.findall(r"\S+\s*|\s+", user_message):
             yield word, None
         yield "", _usage(user_message)
 

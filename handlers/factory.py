@@ -66,6 +66,12 @@ class HandlerFactory:
         for path in BUILT_IN_HANDLERS.values():
             load_object(path, setting="agent_framework")
 
+    async def warm_up(self, session: AgentSession) -> None:
+        """Let the session's framework prepare what its answers will share. Raises whatever that raises."""
+        handler = self.handler_for(session)
+        if handler is not None:
+            await handler.warm_up(session)
+
     async def close(self) -> None:
         """Release what the handlers made here share on the running event loop."""
         for handler_class in self._used:

@@ -19,6 +19,7 @@ from handlers.base import BaseAgentHandler, timed_out, unexpected
 from handlers.history import read_conversation
 from handlers.tool_runner import ToolRunner
 from schemas.agent_message import AgentMessage, ChatMessage, Usage
+from schemas.agent_session import AgentSession
 from schemas.errors import AgentInvocationError, ChatmillError
 from schemas.stream_event import StreamEvent
 
@@ -82,6 +83,13 @@ class LangGraphHandler(BaseAgentHandler):
         """The whole answer for synchronous code."""
         *_, final = self.stream(user_message, images, reply_to)
         return final.response or [], final.usage
+
+    @classmethod
+    async def warm_up(cls, session: AgentSession) -> None:
+        if session.model_target is not None:
+            builder = GraphBuilder(tools=session.tools)
+            builder()
+            loop_models().model(session.model_target, builder.tool_set)
 
     @classmethod
     async def close_shared(cls) -> None:

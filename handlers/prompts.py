@@ -19,7 +19,7 @@ def with_instructions(session: AgentSession, conversation: Sequence[ChatMessage]
     none anywhere; and a line that asks for the session's language.
     """
     own = [message.content for message in takewhile(lambda message: message.role == "system", conversation)]
-    parts = [session.system, *own] if session.system is not None else own
+    parts = [session.system, *own] if session.system is not None else [*own]
     if not parts and not any(message.role == "system" for message in conversation):
         parts = [DEFAULT_SYSTEM_PROMPT]
     if session.language:

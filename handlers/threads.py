@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import queue
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -33,23 +34,28 @@ class _Ended:
 
 
 class ThreadLimit:
-    """Runs blocking calls, each on a daemon thread, at most `limit` at once; further calls wait for a free place."""
+    """Runs blocking calls on daemon threads, at most `limit` at once; further calls wait for a free place.
+
+    Threads are started when they are needed and then kept: starting one takes longer than most calls.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._idle = 0
         self._running = 0
         self._abandoned = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     @property
     def running(self) -> int:
-        """Threads that exist now, abandoned ones included."""
+        """Calls that run now, abandoned ones included."""
         return self._running
 
     @property
     def abandoned(self) -> int:
-        """Threads that still run although nobody waits for their result any more."""
+        """Calls that still run although nobody waits for their result any more."""
         return self._abandoned
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -59,19 +65,21 @@ class ThreadLimit:
         """
         await self._take_place()
         outcome: asyncio.Future[_Item[T] | _Raised] = asyncio.get_running_loop().create_future()
+        context = contextvars.copy_context()
         # One of the two sides reaches the lock first: the thread that has finished or the task that has given up.
         finished = abandoned = False
 
         def run() -> None:
             nonlocal finished
-            result = _outcome_of(function)
+            result = context.run(_outcome_of, function)
             with self._lock:
                 finished = True
                 self._abandoned -= abandoned
-            self._give_place()
+                self._idle += 1
+                self._give_place()
             _deliver(outcome.get_loop(), _settle, outcome, result)
 
-        _start_thread(run)
+        self._submit(run)
         try:
             result = await outcome
         except asyncio.CancelledError:
@@ -82,6 +90,20 @@ class ThreadLimit:
         if isinstance(result, _Raised):
             raise result.error
         return result.value
+
+    def _submit(self, run: Callable[[], None]) -> None:
+        with self._lock:
+            start = not self._idle
+            self._idle -= not start
+        self._work.put(run)
+        if start:
+            threading.Thread(target=self._serve, daemon=True, name="blocking-call").start()
+
+    def _serve(self) -> None:
+        while True:
+            run = self._work.get()
+            run()
+            del run  # or its result would live as long as this thread has nothing to do
 
     async def _take_place(self) -> None:
         with self._lock:
@@ -94,21 +116,19 @@ class ThreadLimit:
             await waiter
         except asyncio.CancelledError:
             with self._lock:
-                handed_over = waiter not in self._waiters
-                if not handed_over:
+                if waiter in self._waiters:
                     self._waiters.remove(waiter)
-            if handed_over:
-                self._give_place()
+                else:  # a place had just been handed over
+                    self._give_place()
             raise
 
     def _give_place(self) -> None:
-        """Hand the place of a finished thread to the next waiter, or free it."""
-        with self._lock:
-            while self._waiters:
-                waiter = self._waiters.popleft()
-                if _deliver(waiter.get_loop(), _settle, waiter, None):
-                    return
-            self._running -= 1
+        """Hand the place of a finished call to the next waiter, or free it. Called with the lock held."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if _deliver(waiter.get_loop(), _settle, waiter, None):
+                return
+        self._running -= 1
 
 
 async def iterate_in_thread(make_iterator: Callable[[], Iterator[T]], *, timeout_s: float) -> AsyncGenerator[T, None]:
@@ -135,7 +155,8 @@ async def iterate_in_thread(make_iterator: Callable[[], Iterator[T]], *, timeout
         else:
             _deliver(loop, arrived.put_nowait, _Ended())
 
-    _start_thread(run)
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(run,), daemon=True, name="blocking-iterator").start()
     try:
         while True:
             async with asyncio.timeout_at(deadline):
@@ -147,10 +168,6 @@ async def iterate_in_thread(make_iterator: Callable[[], Iterator[T]], *, timeout
             yield step.value
     finally:
         left.set()
-
-
-def _start_thread(run: Callable[[], None]) -> None:
-    threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True, name="beside-the-loop").start()
 
 
 def _outcome_of(function: Callable[[], T]) -> _Item[T] | _Raised:

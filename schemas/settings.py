@@ -48,6 +48,10 @@ class Settings(BaseSettings):
     )
 
     # Where things are
+    config: Path | None = Field(
+        default=None,
+        description="The settings file. Default: `chatmill.toml` in the working directory, if there is one.",
+    )
     namespace: str = Field(
         default="chatmill",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$",
@@ -257,9 +261,10 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, Any] | Non
 
     Raises ConfigurationError with the setting's name and the reason.
     """
-    path = config if config is not None else Path(CONFIG_FILE)
+    named = config or os.environ.get(environment_name("config"))
+    path = Path(named or CONFIG_FILE).absolute()
     values: dict[str, Any] = {}
-    if config is not None or path.is_file():
+    if named or path.is_file():
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -268,14 +273,15 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, Any] | Non
             raise ConfigurationError(f"{path} cannot be read: {error}") from None
         except tomllib.TOMLDecodeError as error:
             raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
-    unknown = sorted(set(values) - set(Settings.model_fields))
-    if unknown:
-        raise ConfigurationError(f"{path}: unknown setting {unknown[0]!r}")
+        unknown = sorted(set(values) - set(Settings.model_fields) | {"config"} & set(values))
+        if unknown:
+            raise ConfigurationError(f"{path}: unknown setting {unknown[0]!r}")
+        values["config"] = path
     # Like pydantic-settings, which reads variables in any case.
     in_environment = {name.upper() for name, value in os.environ.items() if value}
     from_file = {name: value for name, value in values.items() if environment_name(name) not in in_environment}
     try:
-        return Settings(**{**from_file, **(overrides or {})})
+        return Settings(**{**from_file, "config": values.get("config"), **(overrides or {})})
     except SettingsError as error:
         raise ConfigurationError(f"the environment is wrong: {error}") from None
     except ValidationError as error:

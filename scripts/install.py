@@ -98,25 +98,16 @@ def install(lock: Path) -> None:
     count = len(re.findall(r"^\w", lock.read_text(encoding="utf-8"), re.MULTILINE))
     print(f"Installing {count} packages from {lock.name} …", flush=True)
     LOG.unlink(missing_ok=True)
-    with_pip: list[str | Path] = [
-        PYTHON,
-        "-m",
-        "pip",
-        "install",
-        "--require-hashes",
-        "--disable-pip-version-check",
-        "--no-input",
-        "-r",
-    ]
-    # Compiled now, once: otherwise all parts compile the same modules side by side when they start, and do so every time
+    with_pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--require-hashes", "--no-input"]
+    # Compiled now, once: otherwise all parts compile the same modules side by side when they start, and again each time
     # where Python may not write bytecode.
-    with_uv: list[str | Path] = [UV, "pip", "install", "--compile-bytecode", "--python", PYTHON, "--require-hashes", "-r"]
+    with_uv: list[str | Path] = [UV, "pip", "install", "--compile-bytecode", "--require-hashes", "--python", PYTHON]
     if in_venv() and not can_import("pip"):
         run([PYTHON, "-m", "ensurepip"])
-    if not has_pinned_uv() and run([*with_pip, ROOT / "requirements-uv.lock"]) != 0:
+    if not has_pinned_uv() and run([*with_pip, "-r", ROOT / "requirements-uv.lock"]) != 0:
         raise InstallError(cause())
     # pip may know a way to the index that uv does not: a mirror in its own configuration.
-    if run([*with_uv, lock]) != 0 and run([*with_pip, lock]) != 0:
+    if run([*with_uv, "-r", lock]) != 0 and run([*with_pip, "-r", lock]) != 0:
         raise InstallError(cause())
 
 

@@ -23,6 +23,8 @@ COMMAND = "python -m scripts.settings_reference"
 
 #: Settings that are tables of chatmill.toml, each with its own part of the page.
 TABLES = ("models", "frameworks", "tools")
+#: A file cannot say which file it is.
+NOT_IN_THE_FILE = ("config",)
 
 HEAD = f"""\
 # Settings
@@ -33,7 +35,8 @@ A setting is looked for in this order; the first place that has it wins:
 
 1. the option of a command (`chatmill worker --queue bulk`),
 2. the environment (`CHATMILL_QUEUE=bulk`); an empty variable counts as not set, and case does not matter,
-3. the file `chatmill.toml` in the working directory, or the one named by `chatmill --config FILE` (`queue = "bulk"`),
+3. the file `chatmill.toml` in the working directory, or the one named by `chatmill --config FILE` or `CHATMILL_CONFIG`
+   (`queue = "bulk"`),
 4. the default.
 
 Settings are read once, when a process starts. An unknown name in the file and a wrong value anywhere are errors: the
@@ -121,7 +124,8 @@ def sections() -> dict[str, list[str]]:
 
 def _setting_row(name: str) -> tuple[str, ...]:
     field = Settings.model_fields[name]
-    return f"`{environment_name(name)}`", f"`{name}`", _default(field), _meaning(Settings, name)
+    in_the_file = "" if name in NOT_IN_THE_FILE else f"`{name}`"
+    return f"`{environment_name(name)}`", in_the_file, _default(field), _meaning(Settings, name)
 
 
 def _entry_table(name: str, model: type[BaseModel], text: str) -> str:

@@ -34,6 +34,8 @@ from schemas.errors import ConfigurationError, StorageUnavailable
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: The first that knows RETURNING and MATERIALIZED.
+SQLITE_OLDEST = (3, 35)
 #: How long a SQLite writer waits for the other processes' transactions.
 SQLITE_BUSY_S = 10.0
 #: SQLite's own busy handler backs off so far that one of eight writers was seen to starve for a second.
@@ -133,6 +135,10 @@ class SqliteDatabase(Database):
     dialect = "sqlite"
 
     def __init__(self, path: Path) -> None:
+        if sqlite3.sqlite_version_info < SQLITE_OLDEST:
+            raise ConfigurationError(
+                f"this Python brings SQLite {sqlite3.sqlite_version}, too old: use another Python, or PostgreSQL by DATABASE_URL"
+            )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

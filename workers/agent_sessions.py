@@ -5,6 +5,8 @@ from __future__ import annotations
 from schemas.agent_message import ChatMessage
 from schemas.agent_session import AgentSession
 from schemas.chat_job import Parameters
+from schemas.errors import ConfigurationError
+from schemas.models import ModelTarget
 from schemas.settings import Settings
 from schemas.tool import Tool
 from storage.database import Database
@@ -13,7 +15,7 @@ from storage.messages import read_branch
 
 
 def agent_session(claim: Claim, settings: Settings, database: Database, tools: tuple[Tool, ...]) -> AgentSession:
-    """The frozen session of one attempt. Raises ConfigurationError if its model is not known here."""
+    """The frozen session of one attempt. Raises ConfigurationError if the model it names is not known here."""
     job, stored = claim.job, claim.session
 
     async def read_history(reply_to: str | None = None) -> list[ChatMessage]:
@@ -30,12 +32,22 @@ def agent_session(claim: Claim, settings: Settings, database: Database, tools: t
         system=job.system if job.system is not None else stored["system"],
         language=job.language or stored["language"],
         parameters=parameters,
-        model_target=settings.model_target(claim.model),
+        model_target=_model_target(claim.model, settings),
         tools=tools,
         timeout_s=settings.attempt_timeout_s,
         recursion_limit=settings.recursion_limit,
         read_history=read_history,
     )
+
+
+def _model_target(name: str | None, settings: Settings) -> ModelTarget | None:
+    """Where the job's model is called; None if it names none and none is configured: not every agent needs one."""
+    try:
+        return settings.model_target(name)
+    except ConfigurationError:
+        if name is not None:
+            raise
+        return None
 
 
 def allowed_tools(claim: Claim) -> list[str] | None:

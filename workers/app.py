@@ -51,6 +51,8 @@ def set_up() -> None:
     try:
         settings = load_settings()
         configure_logging(settings.log_level, settings.log_format)
+        if settings.config is not None:
+            sys.path.append(str(settings.config.parent))  # where the user's own tools and frameworks lie
         dramatiq.set_broker(make_broker(settings))
     except ConfigurationError as error:
         structlog.get_logger(__name__).error("the worker cannot start", reason=str(error))

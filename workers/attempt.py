@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 import structlog
+from pydantic import TypeAdapter
 
 from handlers.base import BaseAgentHandler
 from schemas.agent_message import AgentMessage, Usage, joined_text
@@ -19,7 +20,9 @@ from schemas.errors import (
     AgentInvocationError,
     ChatmillError,
     JobError,
+    MalformedRequest,
     RequestError,
+    StorageUnavailable,
     StreamMismatch,
     TransitionRefused,
 )
@@ -29,10 +32,13 @@ from storage.jobs.settle import AttemptRecord
 from workers.job_stream import JobStream
 from workers.partial_answer import PartialAnswer
 
-#: How long a cancelled handler may take to let go before it is left behind; the fence keeps it from writing.
+#: How long a handler may take to let go, once its attempt is decided, before it is left behind; the fence keeps it from
+#: writing.
 LET_GO_S = 5.0
 #: What is kept of a traceback: enough to find the place.
 TRACE_MAX_CHARS = 20_000
+
+_TOOL_NOTE = TypeAdapter(ToolNote)
 
 logger = structlog.get_logger(__name__)
 
@@ -64,7 +70,10 @@ class Attempt:
         self.stop_reason: StopReason | None = None
         self.cancel_reason = ""
         self.partial = PartialAnswer()
-        self._work: asyncio.Task[Answer] | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._answer: Answer | None = None
+        #: Done once the attempt is stopped or its answer complete: only the handler's letting go is waited for then.
+        self._decided = asyncio.get_running_loop().create_future()
 
     @property
     def held(self) -> tuple[str, int]:
@@ -76,50 +85,64 @@ class Attempt:
         if self.stop_reason is None or reason > self.stop_reason:
             self.stop_reason = reason
             self.cancel_reason = detail
+        self._decide()
         if self._work is not None:
             self._work.cancel()
 
     async def run(self, make_handler: Callable[[], BaseAgentHandler], stream: JobStream, timeout_s: float) -> Ending:
         """Let the handler answer; returns how that ended. Never raises, and always comes back soon after `stop`."""
-        self._work = asyncio.create_task(
-            self._answer(make_handler, stream, timeout_s), name=f"attempt-{self.claim.job_id}"
+        work = self._work = asyncio.create_task(
+            self._listen(make_handler, stream, timeout_s), name=f"attempt-{self.claim.job_id}"
         )
+        work.add_done_callback(_look_at)
         if self.stop_reason is not None:
-            self._work.cancel()
+            work.cancel()
         try:
-            await asyncio.wait([self._work])
+            # A handler that ignores its time limit is given up as well.
+            await asyncio.wait(
+                [work, self._decided], timeout=timeout_s + LET_GO_S, return_when=asyncio.FIRST_COMPLETED
+            )
         except asyncio.CancelledError:
             # The loop is going down without an orderly shutdown: the job goes back.
             self.stop(StopReason.SHUTDOWN)
-        if not self._work.done():
-            await asyncio.wait([self._work], timeout=LET_GO_S)
-        if not self._work.done():
+        if self._decided.done() and not work.done():
+            await asyncio.wait([work], timeout=LET_GO_S)
+        if not work.done():
             logger.error("the handler does not let go", framework=self.claim.agent_framework)
-        return self._ending()
+            work.cancel()
+        return self._ending(work)
 
-    async def _answer(
-        self, make_handler: Callable[[], BaseAgentHandler], stream: JobStream, timeout_s: float
-    ) -> Answer:
+    async def _listen(self, make_handler: Callable[[], BaseAgentHandler], stream: JobStream, timeout_s: float) -> None:
+        """Show what the handler says until its answer is complete; raises if it has none."""
         repair = TextRepair()
+        limit = asyncio.timeout(timeout_s)
         try:
-            async with (
-                asyncio.timeout(timeout_s),
-                aclosing(make_handler().astream_events(self.claim.user_message)) as events,
-            ):
+            async with limit, aclosing(make_handler().astream_events(self.claim.user_message)) as events:
                 async for event in events:
                     if event.kind == "text":
                         self._show(repair.feed(event.text), stream)
                         continue
                     self._show(repair.flush(), stream)
-                    if event.kind == "tool" and event.tool is not None:
-                        tool: ToolNote = clean_json(event.tool)
+                    if event.kind == "tool":
+                        tool: ToolNote = _storable(_TOOL_NOTE.validate_python(event.tool))
                         stream.add_tool(tool)
                         self.partial.add_tool(tool)
                     elif event.kind == "final":
-                        return self._checked(event.response, event.usage, event.outcome)
+                        self._answer = self._checked(event.response, event.usage, event.outcome)
+                        self._decide()
+                        return
         except TimeoutError:
+            if not limit.expired():
+                raise
             raise AgentInvocationError(f"the agent did not answer within {timeout_s:g} s", code="timeout") from None
+        except (SystemExit, KeyboardInterrupt) as error:
+            # On the event loop these would end the whole worker.
+            raise RuntimeError(f"the agent raised {type(error).__name__}") from error
         raise AgentInvocationError("the agent ended without an answer", code="no_answer")
+
+    def _decide(self) -> None:
+        if not self._decided.done():
+            self._decided.set_result(None)
 
     def _show(self, text: str, stream: JobStream) -> None:
         if text:
@@ -129,22 +152,18 @@ class Attempt:
     def _checked(self, response: list[AgentMessage] | None, usage: Usage | None, outcome: Outcome) -> Answer:
         if not response:
             raise AgentInvocationError("the agent answered with no message", code="no_answer")
-        response = [AgentMessage.model_validate(clean_json(message.to_json())) for message in response]
+        response = [AgentMessage.model_validate(_storable(message.to_json())) for message in response]
         if joined_text(response) != self.partial.text:
             raise StreamMismatch
         return Answer(response, usage, outcome)
 
-    def _ending(self) -> Ending:
+    def _ending(self, work: asyncio.Task[None]) -> Ending:
         """What to do with the job. An answer that was complete before the stop came is kept."""
-        work = self._work
-        assert work is not None
         if self.stop_reason is StopReason.LOST:
             return Lost()
-        error = None
-        if work.done() and not work.cancelled():
-            error = work.exception()
-            if error is None:
-                return Answered(work.result())
+        if self._answer is not None:
+            return Answered(self._answer)
+        error = work.exception() if work.done() and not work.cancelled() else None
         if isinstance(error, TransitionRefused):
             return Lost()
         record = AttemptRecord(shown_text=self.partial.text, shown_tools=tuple(self.partial.tools))
@@ -210,6 +229,10 @@ def _failed(error: BaseException | None, partial: PartialAnswer, record: Attempt
             job_error, charged, retry_after = error.to_job_error(), error.charged, error.retry_after
         case RequestError():
             job_error = error.to_job_error()
+        case StorageUnavailable():
+            # An outage of the database is no fault of the job.
+            charged = False
+            job_error = JobError(code="storage", message="the database did not answer", retryable=True)
         case ChatmillError():
             job_error = JobError(code="configuration", message=str(error), retryable=False)
         case None:
@@ -225,3 +248,16 @@ def _failed(error: BaseException | None, partial: PartialAnswer, record: Attempt
         kept = {"error_class": type(error).__name__, "trace": trace[-TRACE_MAX_CHARS:]}
     record = AttemptRecord(shown_text=record.shown_text, shown_tools=record.shown_tools, **kept)
     return Failed(job_error, charged, retry_after, partial.messages(), record)
+
+
+def _storable(value: Any) -> Any:
+    try:
+        return clean_json(value)
+    except MalformedRequest as error:
+        raise AgentInvocationError(f"the agent said what cannot be stored: {error}", code="unstorable") from None
+
+
+def _look_at(work: asyncio.Task[None]) -> None:
+    """Take note of the error of a handler that was left behind: nobody else does."""
+    if not work.cancelled():
+        work.exception()

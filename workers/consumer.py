@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workers.broker import ChatBroker
 
 #: How long one wait for a message or for room lasts; a shutdown is noticed between two of them.
-WAIT_S = 0.5
+WAIT_S = 0.25
 
 
 class WakingConsumer(_RedisConsumer):

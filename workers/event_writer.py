@@ -13,6 +13,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from schemas.errors import StorageUnavailable, TransitionRefused
+from schemas.stream_event import ToolNote
 from storage.database import Database
 from storage.event_log import Append, Batch, EventLog
 from storage.jobs.settle import rebuild
@@ -121,8 +122,8 @@ class EventWriter:
             return [error] * len(batches)
 
     def _take(self, stream: JobStream, batch: Batch, result: Append | Exception) -> None:
-        if stream.closed:
-            return
+        if stream.closed or stream.sent is not batch:
+            return  # the attempt is over, or a rebuild has overtaken the batch
         match result:
             case Append.OK:
                 stream.acknowledge(batch)
@@ -130,10 +131,11 @@ class EventWriter:
             case Append.FENCED | Append.ENDED:
                 self._give_up(stream)
             case Append.LOST:
-                if stream not in self._rebuilds:
-                    task = asyncio.create_task(self._rebuild(stream), name=f"rebuild-{stream.job_id}")
-                    self._rebuilds[stream] = task
-                    task.add_done_callback(lambda _: self._rebuilds.pop(stream, None))
+                # Nothing more is sent from here on, and no answer to what is on its way counts.
+                text, tools = stream.snapshot()
+                task = asyncio.create_task(self._rebuild(stream, text, tools), name=f"rebuild-{stream.job_id}")
+                self._rebuilds[stream] = task
+                task.add_done_callback(lambda _: self._rebuilds.pop(stream, None))
             case _:
                 self._mark(stream)
 
@@ -143,9 +145,8 @@ class EventWriter:
         if on_lost is not None:
             on_lost()
 
-    async def _rebuild(self, stream: JobStream) -> None:
-        """The log has lost entries of a running attempt: open a new epoch that says them all again."""
-        text, tools = stream.snapshot()
+    async def _rebuild(self, stream: JobStream, text: str, tools: list[ToolNote]) -> None:
+        """The log has lost entries of a running attempt: open a new epoch that says all that was shown again."""
         epoch = stream.epoch
         logger.warning("the event log lost entries; rebuilding it", job_id=stream.job_id, epoch=epoch)
         unknown = False

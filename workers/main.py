@@ -9,6 +9,8 @@ from schemas.settings import Settings, environment_name
 
 #: After the grace an attempt still has to be settled; dramatiq must not give up before.
 SHUTDOWN_MARGIN_S = 10.0
+#: How often an idle thread looks whether it is to end: a shutdown waits for the slowest of them.
+THREAD_CHECK_MS = 500
 #: Pause before a consumer that lost Redis tries again.
 RESTART_DELAY_MS = 1000
 
@@ -21,6 +23,7 @@ def run_worker(settings: Settings) -> int:
     _export(settings)
     # dramatiq reads these when it is imported.
     os.environ["dramatiq_queue_prefetch"] = str(settings.threads)  # noqa: SIM112 - their spelling
+    os.environ["dramatiq_worker_timeout"] = str(THREAD_CHECK_MS)  # noqa: SIM112
     os.environ["dramatiq_restart_delay"] = str(RESTART_DELAY_MS)  # noqa: SIM112
     from dramatiq.cli import main, make_argument_parser
 
@@ -40,13 +43,15 @@ def run_worker(settings: Settings) -> int:
 
 
 def _export(settings: Settings) -> None:
-    chosen = {
+    chosen: dict[str, object] = {
         "queue": settings.queue,
         "threads": settings.threads,
         "redis_url": settings.redis_url.get_secret_value(),
         "database_url": settings.sqlalchemy_url,
         "data_dir": settings.data_dir,
     }
+    if settings.config is not None:
+        chosen["config"] = settings.config
     if settings.log_format == "auto":
         # The processes write into a pipe; whether a person reads it is only seen here.
         chosen["log_format"] = "console" if sys.stderr.isatty() else "json"

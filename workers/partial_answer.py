@@ -45,8 +45,11 @@ class PartialAnswer:
                 current = _Round()
                 self._rounds.append(current)
             current.calls[note["id"]] = ToolCall(id=note["id"], name=note["name"], args=note.get("args", {}))
-        elif note["id"] in current.calls:
-            current.results[note["id"]] = note.get("result", "")
+            return
+        for one in reversed(self._rounds):
+            if note["id"] in one.calls.keys() - one.results.keys():
+                one.results[note["id"]] = note.get("result", "")
+                return
 
     def messages(self) -> list[AgentMessage]:
         """The messages shown so far, every call with a result; empty if nothing was shown."""

@@ -140,15 +140,18 @@ class Reconciler:
 
         Only a job's newest transition can be missing in a way that matters: older epochs are void or already there.
         """
+        if self._logged_until is None:
+            # Before Redis is asked: it may have been away for longer than this by the time it answers.
+            self._logged_until = now - to_us(LOOK_BACK_S)
         lock = f"{self._settings.namespace}:reconciler"
         if not await self._log.redis.set(lock, "1", nx=True, px=round(REPLAY_LOCK_S * 1000)):
             self._logged_until = None  # somebody else is at it; start with a long look when it is our turn
             return 0
         try:
-            since = self._logged_until if self._logged_until is not None else now - to_us(LOOK_BACK_S)
-            moved = await self._database.read(moved_jobs, since, MOST_MOVED)
+            moved = await self._database.read(moved_jobs, self._logged_until, MOST_MOVED)
             appended = await self._append([job for job in moved if job.at < now - to_us(PATIENCE_S)])
-            self._logged_until = moved[-1].at if len(moved) == MOST_MOVED else now - to_us(SETTLE_S)
+            until = moved[-1].at if len(moved) == MOST_MOVED else now
+            self._logged_until = min(until, now - to_us(SETTLE_S))
             return appended
         finally:
             await self._log.redis.delete(lock)

@@ -102,7 +102,7 @@ class Settlement:
 
     def _delay_s(self, failed: Failed) -> float:
         if failed.retry_after is not None:
-            return min(failed.retry_after, MAX_DELAY_S)
+            return min(MAX_DELAY_S, max(0.0, failed.retry_after))
         base = self._settings.retry_delay_s if failed.charged else BUSY_DELAY_S
         return base * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - spreads retries, keeps no secret
 

@@ -40,11 +40,17 @@ _LAPSED = (
     .order_by(jobs.c.deadline_at)
     .limit(bindparam("most"))
 )
-_LAST_AT = func.max(transitions.c.at)
-_RECENT = (
-    select(transitions.c.job_id, func.max(transitions.c.epoch).label("epoch"), _LAST_AT.label("at"))
+#: Materialized, or SQLite would read every transition there ever was to save itself the grouping.
+_LATELY = (
+    select(transitions.c.job_id, transitions.c.epoch, transitions.c.at)
     .where(transitions.c.at >= bindparam("since"))
-    .group_by(transitions.c.job_id)
+    .cte("lately")
+    .prefix_with("MATERIALIZED")
+)
+_LAST_AT = func.max(_LATELY.c.at)
+_RECENT = (
+    select(_LATELY.c.job_id, func.max(_LATELY.c.epoch).label("epoch"), _LAST_AT.label("at"))
+    .group_by(_LATELY.c.job_id)
     .order_by(_LAST_AT)
     .limit(bindparam("most"))
 )
