@@ -66,7 +66,10 @@ class AnswerPrinter:
         kind = event["kind"]
         if kind == "started" or (kind == "queued" and self._shown):
             self._start_again()
-        elif kind in ("text", "snapshot", "final", "cancelled"):
+        elif kind == "text":
+            self._print(self._safe.feed(event["text"]))
+            self._shown = fold.text
+        elif kind in ("snapshot", "final", "cancelled"):
             self._catch_up(fold.text)
         self._show_tools(fold.tools)
         self._explain(kind, event)

@@ -49,7 +49,7 @@ async def _examine(options: Options, settings: Settings) -> list[Check]:
     from cli.check_clocks import check_clocks
     from cli.check_database import check_database
     from cli.check_gateway import check_gateway
-    from cli.check_model import check_model
+    from cli.check_models import check_models
     from cli.check_names import check_names
     from cli.check_redis import check_redis
 
@@ -57,9 +57,9 @@ async def _examine(options: Options, settings: Settings) -> list[Check]:
         *await check_redis(settings),
         *await check_database(settings),
         *await check_clocks(settings),
-        *await check_model(settings),
+        *await check_models(settings),
         *await check_gateway(options.gateway_url()),
-        *check_names(options.config),
+        *check_names(settings.config),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.failure import CommandFailed
-from cli.options import Options, checked_id
+from cli.options import Options, checked_id, lists
 from cli.run import run
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def jobs(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """List the jobs, the newest first; show or cancel one."""
-    if context.invoked_subcommand is None:
+    if lists(context, status, session, as_json):
         filters = {"status": status, "session_id": checked_id(session, "session") if session else None}
         run(_list(context.obj, filters, limit, as_json))
 

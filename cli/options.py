@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    import typer
+
     from cli.client import Client
     from schemas.settings import Settings
 
@@ -89,6 +91,18 @@ def _is_alive(pid: Any) -> bool:
     except PermissionError:
         pass  # somebody else's, so it lives
     return True
+
+
+def lists(context: typer.Context, *given: object) -> bool:
+    """Whether a group's own list is asked for, and not a command below it.
+
+    Raises WrongUsage if an option of the list stands before such a command, which would not see it.
+    """
+    if context.invoked_subcommand is None:
+        return True
+    if any(given):
+        raise WrongUsage(f"options go behind the command: chatmill {context.info_name} {context.invoked_subcommand} …")
+    return False
 
 
 def checked_id(text: str, what: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.job_options import Framework, Language, Model, Params, System, Tools, asked_fields
-from cli.options import Options, checked_id
+from cli.options import Options, checked_id, lists
 from cli.run import run
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def sessions(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """List the sessions, the newest first; show, make or delete one."""
-    if context.invoked_subcommand is None:
+    if lists(context, as_json):
         run(_list(context.obj, limit, as_json))
 
 

@@ -82,9 +82,9 @@ def _checked_port(port: int) -> int:
     try:
         check_port(port)
     except OSError as error:
+        remedy = "gain the right to ports below 1024" if isinstance(error, PermissionError) else "stop what holds it"
         raise ConfigurationError(
-            f"port {port} cannot be used ({error.strerror or error}): "
-            "stop the program that holds it, or choose another port with --port"
+            f"port {port} cannot be used ({error.strerror or error}): {remedy}, or choose another one with --port"
         ) from None
     return port
 

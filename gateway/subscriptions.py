@@ -7,6 +7,7 @@ is seen: whoever listens is told once its channel is subscribed again, and reads
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from collections.abc import Callable
 import structlog
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.maint_notifications import MaintNotificationsConfig
 
@@ -102,15 +104,15 @@ class Subscriptions:
         self._unconfirmed.clear()
         self._changed.set()
         self.connected = True
-        helpers = [asyncio.create_task(self._send(connection)), asyncio.create_task(self._watch(connection))]
+        sender = asyncio.create_task(self._send(connection), name="subscriptions-sender")
         try:
             while True:
                 self._take(await connection.read_response(timeout=math.inf, disconnect_on_error=False))
         finally:
-            for helper in helpers:
-                helper.cancel()
-            # They must not meet a connection that is taken apart under them.
-            await asyncio.gather(*helpers, return_exceptions=True)
+            # Not by cancelling it: before Python 3.12 `wait_for`, by which redis-py sends, may swallow that.
+            await connection.disconnect(nowait=True)
+            self._changed.set()
+            await asyncio.gather(sender, return_exceptions=True)
 
     def _take(self, reply: object) -> None:
         self._replies += 1
@@ -127,28 +129,25 @@ class Subscriptions:
                 pass
 
     async def _send(self, connection: AbstractConnection) -> None:
-        """Tell the server what has changed, all of it at once."""
+        """Tell the server what has changed, all of it at once, and ask it for signs of life; without one, hang up."""
+        loop = asyncio.get_running_loop()
+        replies, ask_at = -1, loop.time() + SILENCE_S
         try:
-            while connection.is_connected:
-                await self._changed.wait()
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(ask_at):
+                        await self._changed.wait()
+                if not connection.is_connected:
+                    break
                 self._changed.clear()
                 await self._send_changes(connection)
-        except (RedisError, OSError):
+                if loop.time() >= ask_at:
+                    if self._replies == replies:
+                        break
+                    replies, ask_at = self._replies, loop.time() + SILENCE_S
+                    await _command(connection, "PING")
+        finally:
             # The reader meets the closed connection and starts over.
-            await connection.disconnect(nowait=True)
-
-    async def _watch(self, connection: AbstractConnection) -> None:
-        """Ask for signs of life, and give the connection up if none comes."""
-        replies = -1
-        try:
-            while connection.is_connected:
-                await asyncio.sleep(SILENCE_S)
-                if self._replies == replies:
-                    await connection.disconnect(nowait=True)
-                elif connection.is_connected:
-                    replies = self._replies
-                    await connection.send_command("PING")
-        except (RedisError, OSError):
             await connection.disconnect(nowait=True)
 
     async def _send_changes(self, connection: AbstractConnection) -> None:
@@ -157,6 +156,13 @@ class Subscriptions:
         self._asked.update(joined)
         self._unconfirmed.update(joined)
         for start in range(0, len(left), MAX_CHANNELS):
-            await connection.send_command("UNSUBSCRIBE", *left[start : start + MAX_CHANNELS])
+            await _command(connection, "UNSUBSCRIBE", *left[start : start + MAX_CHANNELS])
         for start in range(0, len(joined), MAX_CHANNELS):
-            await connection.send_command("SUBSCRIBE", *joined[start : start + MAX_CHANNELS])
+            await _command(connection, "SUBSCRIBE", *joined[start : start + MAX_CHANNELS])
+
+
+async def _command(connection: AbstractConnection, *words: str | bytes) -> None:
+    """Send a command, but never by connecting anew in silence, as redis-py would. Raises RedisError."""
+    if not connection.is_connected:
+        raise RedisConnectionError("the connection is closed")
+    await connection.send_command(*words)

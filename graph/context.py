@@ -31,7 +31,7 @@ class TurnContext:
     #: The chat model with its tools bound; see graph.llm.
     model: Runnable[LanguageModelInput, AIMessage]
     tools: Sequence[Tool] = ()
-    #: Runs one call; what it raises ends the answer.
+    #: Runs one call, or says that there is no such tool; what it raises ends the answer.
     run_tool: Callable[[ToolCall], Awaitable[ToolResult]] = _no_tools
     #: Told of each finished tool round: the assistant message and all its results.
     save_round: Callable[[Sequence[AgentMessage]], Awaitable[None]] = _keep_nothing

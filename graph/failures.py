@@ -54,6 +54,10 @@ def failure_of(error: Exception) -> AgentInvocationError:
             return _failure_of_status(_status_of_body(error), error, {})
         case httpx2.HTTPError():
             return AgentInvocationError("the connection broke in the middle of the model's answer", code="truncated")
+        case UnicodeEncodeError():
+            return AgentInvocationError(
+                "the key or the address of the model is not plain ASCII", code="authentication", retryable=False
+            )
         case ValueError():  # not JSON, not UTF-8, or not the shape of a chunk
             return AgentInvocationError(
                 "the model's server sent something that is not a chat completion", code="provider_error"

@@ -36,11 +36,11 @@ async def read_chunks(response: httpx2.Response, silence_s: float | None) -> Asy
     heard = finished = False
     last_event = clock()
     body = response.aiter_bytes()
-    while (piece := await _next_piece(body, finished)) is not None:
+    while (piece := await _next_piece(body, last_event + AFTER_FINISH_S if finished else None)) is not None:
         events = parser.feed(piece)
         if events:
             last_event = clock()
-        elif silence_s is not None and clock() - last_event > silence_s:
+        elif silence_s is not None and not finished and clock() - last_event > silence_s:
             raise httpx2.ReadTimeout("nothing but comments", request=response.request)
         for event in events:
             if event.data.startswith(_DONE):
@@ -63,12 +63,12 @@ async def read_chunks(response: httpx2.Response, silence_s: float | None) -> Asy
         raise AgentInvocationError("the model's answer was cut off", code="truncated")
 
 
-async def _next_piece(body: AsyncIterator[bytes], finished: bool) -> bytes | None:
-    """The next piece of the body; None at its end, and after a finish_reason also if no end comes."""
-    if not finished:
+async def _next_piece(body: AsyncIterator[bytes], until: float | None) -> bytes | None:
+    """The next piece of the body, None at its end; with `until`, a time of the loop, however it ends."""
+    if until is None:
         return await anext(body, None)
     with contextlib.suppress(TimeoutError, httpx2.HTTPError):
-        async with asyncio.timeout(AFTER_FINISH_S):
+        async with asyncio.timeout_at(until):
             return await anext(body, None)
     return None
 

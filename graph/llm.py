@@ -111,6 +111,12 @@ def loop_models() -> LoopModels:
         return models
 
 
+def prepare_models() -> None:
+    """Load what the first model of a process needs: certificates, and modules that are imported at their first use."""
+    nobody = ModelTarget(name="none", model="none", base_url="http://127.0.0.1/v1", api_key=SecretStr("none"))
+    LoopModels().model(nobody, ToolSet.of(()))
+
+
 async def close_loop_models() -> None:
     """Close what the running event loop's models share; call it before the loop ends."""
     with _models_lock:

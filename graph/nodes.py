@@ -18,7 +18,6 @@ from graph.state import AgentState
 from graph.tool_notes import finished_note, started_note
 from graph.turn import Turn
 from schemas.agent_message import ToolCall
-from schemas.capped_text import capped_text
 from schemas.errors import AgentInvocationError, ChatmillError
 from schemas.stream_event import StreamEvent
 from schemas.tool import ToolResult
@@ -30,8 +29,6 @@ CANCEL_S = 2.0
 
 #: Rounds of one answer that name a tool which does not exist, after which the model is given up on.
 MAX_UNKNOWN_ROUNDS = 3
-#: Characters of the list of tools that a model is told when it names one that does not exist.
-MAX_LISTED = 2000
 
 
 async def call_model(state: AgentState, runtime: Runtime[TurnContext]) -> dict[str, Any]:
@@ -70,7 +67,6 @@ def tool_node(known: Collection[str]) -> Node:
 
     Raises AgentInvocationError once the model has asked for tools that do not exist too often.
     """
-    listed = capped_text(", ".join(known), MAX_LISTED) if known else "none"
 
     async def run_tools(state: AgentState, runtime: Runtime[TurnContext]) -> dict[str, Any]:
         context = runtime.context
@@ -84,9 +80,7 @@ def tool_node(known: Collection[str]) -> Node:
 
         async def run(call: ToolCall) -> ToolMessage:
             emit(StreamEvent("tool", tool=started_note(call)))
-            if call["name"] not in known:
-                result = ToolResult(f"There is no tool {call['name']!r}. The tools are: {listed}.", is_error=True)
-            elif call["id"] in invalid:
+            if call["id"] in invalid:
                 result = ToolResult(f"Not run: {invalid[call['id']]}. Send one JSON object.", is_error=True)
             else:
                 result = await context.run_tool(call)

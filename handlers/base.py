@@ -67,10 +67,10 @@ class BaseAgentHandler(ABC):
         raise AgentInvocationError("the agent ended without an answer", code="no_answer")
 
     @classmethod  # noqa: B027 - a hook that most handlers do not need
-    async def warm_up(cls, session: AgentSession) -> None:
-        """Make what answers in sessions like this one will share, so that the first of them does not wait for it."""
+    def prepare(cls) -> None:
+        """Load what the first answer would otherwise wait for; called before a worker takes work. May block."""
 
-    @classmethod  # noqa: B027 - a hook that most handlers do not need
+    @classmethod  # noqa: B027 - as above
     async def close_shared(cls) -> None:
         """Release what handlers of this class share on the running event loop; called when a worker ends."""
 

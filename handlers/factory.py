@@ -11,7 +11,7 @@ from handlers.base import BaseAgentHandler
 from handlers.dotted_path import load_object
 from schemas.agent_session import AgentSession
 from schemas.errors import ConfigurationError, InvalidRequest
-from schemas.frameworks import FRAMEWORK_CHOICES, NO_FRAMEWORK
+from schemas.frameworks import ENTRY_POINT_GROUP, FRAMEWORK_CHOICES, NO_FRAMEWORK
 
 __all__ = ["BUILT_IN_HANDLERS", "ENTRY_POINT_GROUP", "FRAMEWORK_CHOICES", "HandlerFactory", "get_agent_handler"]
 
@@ -20,9 +20,6 @@ BUILT_IN_HANDLERS: Mapping[str, str] = {
     "langgraph": "handlers.langgraph_handler:LangGraphHandler",
     "echo": "handlers.echo_handler:EchoHandler",
 }
-
-#: Installed packages add frameworks under this group of entry points.
-ENTRY_POINT_GROUP = "chatmill.frameworks"
 
 
 class HandlerFactory:
@@ -62,15 +59,10 @@ class HandlerFactory:
         return handler
 
     def preload(self) -> None:
-        """Import every framework now, so that no first message waits for it and nobody's event loop is held up."""
-        for path in BUILT_IN_HANDLERS.values():
-            load_object(path, setting="agent_framework")
-
-    async def warm_up(self, session: AgentSession) -> None:
-        """Let the session's framework prepare what its answers will share. Raises whatever that raises."""
-        handler = self.handler_for(session)
-        if handler is not None:
-            await handler.warm_up(session)
+        """Import and prepare every framework now, so that no first message waits and no event loop is held up."""
+        built_in = [load_object(path, setting="agent_framework") for path in BUILT_IN_HANDLERS.values()]
+        for handler_class in (*built_in, *self._own.values()):
+            handler_class.prepare()
 
     async def close(self) -> None:
         """Release what the handlers made here share on the running event loop."""

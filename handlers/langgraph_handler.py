@@ -12,14 +12,13 @@ from langgraph.errors import GraphBubbleUp
 
 from graph.builder import GraphBuilder
 from graph.context import TurnContext
-from graph.llm import close_loop_models, loop_models
+from graph.llm import close_loop_models, loop_models, prepare_models
 from graph.messages import agent_messages, to_langchain
 from graph.state import AgentState
 from handlers.base import BaseAgentHandler, timed_out, unexpected
 from handlers.history import read_conversation
 from handlers.tool_runner import ToolRunner
 from schemas.agent_message import AgentMessage, ChatMessage, Usage
-from schemas.agent_session import AgentSession
 from schemas.errors import AgentInvocationError, ChatmillError
 from schemas.stream_event import StreamEvent
 
@@ -85,11 +84,8 @@ class LangGraphHandler(BaseAgentHandler):
         return final.response or [], final.usage
 
     @classmethod
-    async def warm_up(cls, session: AgentSession) -> None:
-        if session.model_target is not None:
-            builder = GraphBuilder(tools=session.tools)
-            builder()
-            loop_models().model(session.model_target, builder.tool_set)
+    def prepare(cls) -> None:
+        prepare_models()
 
     @classmethod
     async def close_shared(cls) -> None:
@@ -126,7 +122,7 @@ class LangGraphHandler(BaseAgentHandler):
             yield _final(graph.result(), already=len(conversation))
         finally:
             graph.cancel()
-            await asyncio.wait([graph])
+            await asyncio.gather(graph, return_exceptions=True)
 
 
 def _final(state: Mapping[str, Any], already: int) -> StreamEvent:

@@ -23,6 +23,9 @@ PRIVATE_FIELDS = frozenset({"message", "messages", "text", "content", "system", 
 #: Fields that are secret by their name.
 SECRET_FIELDS = frozenset({"api_key", "authorization", "password", "secret", "token", "tool_secrets"})
 
+#: Libraries that tell at level info what is no news: every request to a model, every plug-in found.
+CHATTY = ("httpx2", "httpcore2", "alembic.runtime.plugins")
+
 #: What a person looks for first in a line of JSON.
 _FIRST = ("timestamp", "level", "event")
 _SECRETS = (
@@ -76,6 +79,8 @@ def configure_logging(level: str = "info", format: str = "auto") -> None:  # noq
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(max(number, logging.WARNING))
 
 
 def drop_private(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

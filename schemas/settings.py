@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from schemas.chat_job import DEFAULT_QUEUE, REQUEST_MAX_BYTES
 from schemas.errors import ConfigurationError
-from schemas.frameworks import DEFAULT_FRAMEWORK, FRAMEWORK_CHOICES
+from schemas.frameworks import DEFAULT_FRAMEWORK, FRAMEWORK_CHOICES, installed_frameworks
 from schemas.models import DEFAULT_OPENAI_MODEL, DEMO_MODEL, ModelEntry, ModelTarget
 from schemas.tool import BUILTIN_TOOLS
 
@@ -183,7 +183,8 @@ class Settings(BaseSettings):
     def framework_choices(self) -> tuple[tuple[str, str], ...]:
         """(name, label) of every framework a session may name, the user's own included."""
         own = tuple((name, entry.label or name) for name, entry in self.frameworks.items())
-        return FRAMEWORK_CHOICES + own
+        installed = tuple((name, name) for name in installed_frameworks())
+        return FRAMEWORK_CHOICES + own + installed
 
     @property
     def tool_names(self) -> tuple[str, ...]:

@@ -90,7 +90,8 @@ def make_venv() -> None:
     command: list[str | Path] = [sys.executable, "-m", "venv", "--clear", VENV]
     made = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
     if made.returncode != 0:
-        raise InstallError(f"cannot make {VENV}: {last_line(made.stdout + made.stderr)}")
+        reason = last_line(made.stdout + made.stderr)
+        raise InstallError(f"cannot make {VENV} ({reason}): make {ROOT} writable, or put the checkout elsewhere")
 
 
 def install(lock: Path) -> None:
@@ -172,6 +173,6 @@ if __name__ == "__main__":
     except InstallError as error:
         sys.exit(f"chatmill: {error}")
     except OSError as error:
-        sys.exit(f"chatmill: cannot install into {VENV} ({error}): make it writable, or move it elsewhere")
+        sys.exit(f"chatmill: cannot install into {VENV} ({error}): make it writable, or put the checkout elsewhere")
     except KeyboardInterrupt:
         sys.exit(130)

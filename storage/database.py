@@ -137,7 +137,8 @@ class SqliteDatabase(Database):
     def __init__(self, path: Path) -> None:
         if sqlite3.sqlite_version_info < SQLITE_OLDEST:
             raise ConfigurationError(
-                f"this Python brings SQLite {sqlite3.sqlite_version}, too old: use another Python, or PostgreSQL by DATABASE_URL"
+                f"this Python brings SQLite {sqlite3.sqlite_version}, which is too old: "
+                "use another Python, or PostgreSQL by DATABASE_URL"
             )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

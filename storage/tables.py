@@ -201,7 +201,7 @@ Index(
     postgresql_where=text("status = 'queued'"),
     sqlite_where=text("status = 'queued'"),
 )
-Index("ix_jobs_tenant_id", jobs.c.tenant, jobs.c.id)
+Index("ix_jobs_list", jobs.c.tenant, jobs.c.created_at, jobs.c.id)
 Index("ix_jobs_session", jobs.c.session_id)
 
 job_bodies = Table(

@@ -99,9 +99,7 @@ class Attempt:
             work.cancel()
         try:
             # A handler that ignores its time limit is given up as well.
-            await asyncio.wait(
-                [work, self._decided], timeout=timeout_s + LET_GO_S, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait([work, self._decided], timeout=timeout_s + LET_GO_S, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             # The loop is going down without an orderly shutdown: the job goes back.
             self.stop(StopReason.SHUTDOWN)

@@ -91,4 +91,5 @@ class WakingConsumer(_RedisConsumer):
         if "redis_message_id" not in message.options:
             # Written by a producer that does not know of it; without it the message could never be acknowledged.
             message.options["redis_message_id"] = self.broker.find_fetched(self.queue_name, data)
-        return message
+        # dramatiq looks up who acknowledges by this name; the list it came from is what counts.
+        return message.copy(queue_name=self.queue_name)

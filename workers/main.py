@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from schemas.settings import Settings, environment_name
@@ -25,7 +26,11 @@ def run_worker(settings: Settings) -> int:
     os.environ["dramatiq_queue_prefetch"] = str(settings.threads)  # noqa: SIM112 - their spelling
     os.environ["dramatiq_worker_timeout"] = str(THREAD_CHECK_MS)  # noqa: SIM112
     os.environ["dramatiq_restart_delay"] = str(RESTART_DELAY_MS)  # noqa: SIM112
-    from dramatiq.cli import main, make_argument_parser
+    from dramatiq.cli import HANDLED_SIGNALS, main, make_argument_parser
+
+    # dramatiq would start itself anew at SIGHUP, by a name that is not its own here: a closed terminal ends a worker.
+    HANDLED_SIGNALS.discard(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
 
     arguments = make_argument_parser().parse_args(
         [

@@ -15,8 +15,6 @@ from dramatiq.middleware.middleware import MiddlewareError
 
 from handlers.factory import HandlerFactory
 from handlers.tools import ToolRegistry
-from schemas.agent_session import AgentSession
-from schemas.errors import ConfigurationError
 from schemas.settings import Settings
 from storage.database import Database, open_database
 from storage.event_log import EventLog
@@ -76,23 +74,7 @@ class WorkerProcess(Middleware):
             _call(opened.close())
 
     async def _start(self) -> _OpenProcess:
-        await self._warm_up()
         return _OpenProcess(self._settings, self._handlers, self._tools)
-
-    async def _warm_up(self) -> None:
-        """Prepare for the jobs that name nothing special: a cold first answer was seen to take 0.4 s longer."""
-        settings = self._settings
-        try:
-            session = AgentSession(
-                session_id="",
-                agent_framework=settings.agent_framework,
-                model_target=settings.model_target(),
-                tools=self._tools.select(),
-            )
-            await self._handlers.warm_up(session)
-        except ConfigurationError as error:
-            # A missing key is a matter of the jobs that need it: they fail with the reason, and others go on.
-            logger.warning("jobs that name no model of their own will fail", reason=str(error))
 
     def _begin_shutdown(self) -> None:
         if self._open is not None:

@@ -109,7 +109,7 @@ def upgrade() -> None:
         sqlite_where=sa.text("status = 'running'"),
     )
     op.create_index("ix_jobs_session", "jobs", ["session_id"], unique=False)
-    op.create_index("ix_jobs_tenant_id", "jobs", ["tenant", "id"], unique=False)
+    op.create_index("ix_jobs_list", "jobs", ["tenant", "created_at", "id"], unique=False)
     op.create_index(
         "ix_jobs_unfinished",
         "jobs",

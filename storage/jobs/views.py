@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, select, tuple_
 
 from schemas.errors import NotFound
 from schemas.job_event import EventId
@@ -51,17 +51,26 @@ def list_jobs(
     session_id: str | None = None,
     queue: str | None = None,
 ) -> list[dict[str, Any]]:
-    """The tenant's jobs, newest id first; `before` is the id the previous page ended with."""
+    """The tenant's jobs, newest first; `before` is the id the previous page ended with.
+
+    By time of acceptance: a producer may choose ids that have no order.
+    """
     query = select(jobs).where(jobs.c.tenant == tenant)
     if before is not None:
-        query = query.where(jobs.c.id < before)
+        last = select(jobs.c.created_at, jobs.c.id).where(jobs.c.id == before, jobs.c.tenant == tenant)
+        query = query.where(tuple_(jobs.c.created_at, jobs.c.id) < last.scalar_subquery())
     if status is not None:
         query = query.where(jobs.c.status == status)
     if session_id is not None:
         query = query.where(jobs.c.session_id == session_id)
     if queue is not None:
         query = query.where(jobs.c.queue == queue)
-    return [dict(row) for row in connection.execute(query.order_by(jobs.c.id.desc()).limit(limit)).mappings()]
+    return [
+        dict(row)
+        for row in connection.execute(
+            query.order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit)
+        ).mappings()
+    ]
 
 
 def job_state(connection: Connection, tenant: str, job_id: str) -> tuple[str, int]:
