@@ -44,7 +44,7 @@ class Options:
         `given` is what the command line says. The addresses are taken over together or not at all: its Redis with
         another database would ring for unknown jobs. Raises ConfigurationError.
         """
-        from schemas.settings import load_settings
+        from schemas.settings import environment_name, load_settings
 
         settings = load_settings(self.config, given)
         if settings.model_fields_set & {"redis_url", "database_url"}:
@@ -53,8 +53,10 @@ class Options:
         missing = {name: run[name] for name in ADDRESSES if name in run and name not in settings.model_fields_set}
         if not missing:
             return settings, None
+        # The processes that a worker starts read the settings anew: there they find them too.
+        os.environ.update({environment_name(name): address for name, address in missing.items()})
         source = f"using Redis and the database of the running `chatmill up` (process {run['pid']})"
-        return load_settings(self.config, {**missing, **(given or {})}), source
+        return load_settings(self.config, given), source
 
     def gateway_url(self) -> str:
         """`--url`, else CHATMILL_URL or `url` in chatmill.toml, else a running `up`'s, else the default port here."""

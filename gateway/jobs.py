@@ -126,7 +126,8 @@ class JobRoutes:
 
     async def _create(self, request: Request) -> ASGIApp:
         streamed = flag(request, "stream")
-        job = ChatJob.from_request(await read_object(request, self._services.settings.request_max_bytes))
+        body = await read_object(request, self._services.settings.request_max_bytes)
+        job = ChatJob.from_request({**body, "tenant": tenant_of(request)})
         location = {"location": f"/v1/jobs/{job.job_id}"}
         if streamed:
             return await self._create_streamed(job, location)

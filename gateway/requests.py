@@ -68,12 +68,12 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
-    """The body as a JSON object, with its `tenant` checked against the request's and put in where it is missing."""
+    """The body as a JSON object without its `tenant`, which may only be the request's."""
     value = parse_json(await read_body(request, max_bytes))
     if not isinstance(value, dict):
         raise MalformedRequest("the body is not a JSON object")
     tenant = tenant_of(request)
-    if value.setdefault("tenant", tenant) != tenant:
+    if value.pop("tenant", tenant) != tenant:
         raise InvalidRequest(f"the request is the tenant {tenant}'s: leave this out", field="tenant")
     return value
 

@@ -1,4 +1,4 @@
-"""Every error chatmill raises on purpose.
+"""Every error chatmill raises on purpose, but for those by which `chatmill up` ends (in cli/).
 
 ChatmillError
 ├── RequestError                 refused at the border, before anything is accepted

@@ -64,7 +64,6 @@ class _Settings(BaseModel):
 class SessionRequest(_Settings):
     """A session about to be made, perhaps with a conversation that was held elsewhere."""
 
-    tenant: str | None = Field(default=None, description="If given, the tenant of the request.")
     messages: list[OpenAIMessage] = Field(
         default_factory=list, max_length=10_000, description="The conversation so far, OpenAI-shaped, oldest first."
     )

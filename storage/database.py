@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
@@ -44,6 +44,8 @@ SQLITE_READERS = 2
 #: PostgreSQL rolls a deadlocked or unserializable transaction back: it has not happened and may be run again.
 ROLLED_BACK_STATES = frozenset({"40001", "40P01"})
 ROLLED_BACK_TRIES = 5
+#: A PostgreSQL that is read-only for a while: the old server of a failover, or the new one before its promotion.
+READ_ONLY_STATE = "25006"
 
 
 class RunAgain(Exception):
@@ -147,10 +149,10 @@ class SqliteDatabase(Database):
                 f"DATABASE_URL: the folder {path.parent} cannot be made: {error.strerror}"
             ) from None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
-        self._write_engine = _sqlite_engine(path, begin="BEGIN IMMEDIATE", timeout=0)
+        self._write_engine = _sqlite_engine(path, busy_timeout_s=0)
         # Readers wait only while another process checkpoints or recovers the log.
         self._readers = ThreadPoolExecutor(SQLITE_READERS, thread_name_prefix="sqlite-reader")
-        self._idle_engines = [_sqlite_engine(path, begin="BEGIN", timeout=5) for _ in range(SQLITE_READERS)]
+        self._idle_engines = [_sqlite_engine(path, busy_timeout_s=5) for _ in range(SQLITE_READERS)]
 
     async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(
@@ -168,6 +170,7 @@ class SqliteDatabase(Database):
     def _write(self, function: Callable[..., T], args: Any, kwargs: Any) -> T:
         try:
             with self._write_engine.begin() as connection:
+                _begin(connection, "BEGIN IMMEDIATE")
                 return function(connection, *args, **kwargs)
         except RunAgain:  # pragma: no cover - no other writer can change rows under a SQLite transaction
             raise StorageUnavailable("the rows kept changing under the transaction") from None
@@ -179,6 +182,7 @@ class SqliteDatabase(Database):
         engine = self._idle_engines.pop()
         try:
             with engine.connect() as connection:
+                _begin(connection, "BEGIN")
                 return function(connection, *args, **kwargs)
         except DBAPIError as error:
             raise _translated(error) from error
@@ -192,33 +196,32 @@ class SqliteDatabase(Database):
             engine.dispose()
 
 
-def _sqlite_engine(path: Path, *, begin: str, timeout: float) -> Engine:
-    """An engine of one connection, whose transactions open with `begin`."""
+def _sqlite_engine(path: Path, *, busy_timeout_s: float) -> Engine:
+    """An engine of one connection, on which nothing begins a transaction but `_begin`."""
 
     def connect() -> sqlite3.Connection:
         # isolation_level None: the driver begins nothing by itself. Each engine is used by one thread at a time.
         connection = sqlite3.connect(path, timeout=SQLITE_BUSY_S, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA busy_timeout={int(timeout * 1000)}")
+        connection.execute(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
         return connection
 
-    engine = create_engine("sqlite://", creator=connect, poolclass=StaticPool)
+    return create_engine("sqlite://", creator=connect, poolclass=StaticPool)
 
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        give_up = time.monotonic() + SQLITE_BUSY_S
-        while True:
-            try:
-                connection.exec_driver_sql(begin)
-            except OperationalError as error:
-                if "locked" not in str(error.orig) or time.monotonic() > give_up:
-                    raise
-                time.sleep(random.uniform(*SQLITE_NAP_S))  # noqa: S311 - spreads writers, keeps no secret
-            else:
-                return
 
-    return engine
+def _begin(connection: Connection, statement: str) -> None:
+    """Begin a transaction, waiting for other writers; SQLAlchemy's own event for it would cost at every statement."""
+    give_up = time.monotonic() + SQLITE_BUSY_S
+    while True:
+        try:
+            connection.exec_driver_sql(statement)
+        except OperationalError as error:
+            if "locked" not in str(error.orig) or time.monotonic() > give_up:
+                raise
+            time.sleep(random.uniform(*SQLITE_NAP_S))  # noqa: S311 - spreads writers, keeps no secret
+        else:
+            return
 
 
 def _was_rolled_back(error: DBAPIError) -> bool:
@@ -229,6 +232,7 @@ def _translated(error: DBAPIError) -> Exception:
     """A database that cannot serve is StorageUnavailable; anything else is a fault of ours and comes through."""
     if isinstance(error, IntegrityError):
         return error
-    if isinstance(error, (OperationalError, InterfaceError)) or error.connection_invalidated:
+    read_only = getattr(error.orig, "sqlstate", None) == READ_ONLY_STATE
+    if read_only or isinstance(error, (OperationalError, InterfaceError)) or error.connection_invalidated:
         return StorageUnavailable(f"the database does not answer: {error.orig}")
     return error

@@ -5,7 +5,7 @@ The log is the fast copy; the truth is SQL. All writing goes through one Lua scr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -77,19 +77,24 @@ class EventLog:
         """The name of the job's stream, which is the name of its channel too. The braces keep a cluster's slot."""
         return f"{self._namespace}:{{{job_id}}}:events"
 
-    async def append(self, batch: Batch) -> Append:
-        """Append one batch; raises redis.RedisError: its fate is then unknown, and it must be sent again as it is."""
-        (result,) = await self.append_all([batch])
+    async def append(self, batch: Batch, also: Callable[[Pipeline], None] | None = None) -> Append:
+        """Append one batch; raises redis.RedisError: its fate is then unknown, and it must be sent again as it is.
+
+        `also` may add commands of its own to the same round trip, behind the append.
+        """
+        (result,) = await self.append_all([batch], also)
         if isinstance(result, Exception):
             raise result
         return result
 
-    async def append_all(self, batches: Sequence[Batch]) -> list[Append | Exception]:
+    async def append_all(
+        self, batches: Sequence[Batch], also: Callable[[Pipeline], None] | None = None
+    ) -> list[Append | Exception]:
         """Append batches of different jobs in one round trip. An error that concerns one batch stands in its place.
 
         Raises redis.RedisError if the whole round trip failed; the fate of every batch is then unknown.
         """
-        results = await self._send(batches)
+        results = await self._send(batches, also)
         unsent = [place for place, result in enumerate(results) if isinstance(result, NoScriptError)]
         if unsent:
             # The server was restarted or its scripts were flushed, perhaps in the middle of the pipeline.
@@ -98,7 +103,7 @@ class EventLog:
                 results[place] = result
         return [result if isinstance(result, Exception) else Append(result.decode()) for result in results]
 
-    async def _send(self, batches: Sequence[Batch]) -> list[Any]:
+    async def _send(self, batches: Sequence[Batch], also: Callable[[Pipeline], None] | None = None) -> list[Any]:
         pipeline: Pipeline = self.redis.pipeline(transaction=False)
         for batch in batches:
             pipeline.evalsha(
@@ -111,7 +116,9 @@ class EventLog:
                 int(batch.terminal),
                 *batch.events,
             )
-        return list(await pipeline.execute(raise_on_error=False))
+        if also is not None:
+            also(pipeline)
+        return list(await pipeline.execute(raise_on_error=False))[: len(batches)]
 
     async def read(self, job_id: str, after: EventId | None = None, count: int = READ_COUNT) -> list[LogEntry]:
         """The events after an id (or from the start), oldest first, at most `count`; raises redis.RedisError."""

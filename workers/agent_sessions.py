@@ -19,7 +19,10 @@ def agent_session(claim: Claim, settings: Settings, database: Database, tools: t
     job, stored = claim.job, claim.session
 
     async def read_history(reply_to: str | None = None) -> list[ChatMessage]:
-        return await database.read(read_branch, claim.tenant, claim.session_id, reply_to or claim.history_leaf)
+        leaf = reply_to or claim.history_leaf
+        if leaf is None:
+            return []  # a conversation's first message: nothing to ask the database for
+        return await database.read(read_branch, claim.tenant, claim.session_id, leaf)
 
     parameters = Parameters.model_validate({**stored["parameters"], **job.parameters.to_json()})
     return AgentSession(

@@ -7,6 +7,7 @@ from typing import Any
 
 import dramatiq
 import structlog
+from dramatiq.middleware import CurrentMessage
 
 from handlers.factory import HandlerFactory
 from handlers.tools import build_registry
@@ -36,11 +37,14 @@ def make_broker(settings: Settings) -> ChatBroker:
         middleware=[
             ChatEventLoop(),  # the process's one event loop
             process,  # all that lives on it
+            CurrentMessage(),  # tells the actor which message it takes
         ],
     )
 
     async def take(*arguments: Any, **named: Any) -> None:
-        await process.actor.take((*arguments, named) if named else arguments)
+        message = CurrentMessage.get_current_message()
+        assert message is not None
+        await process.actor.take((arguments, named) if named else arguments, message.message_id)
 
     dramatiq.actor(actor_name=ACTOR_NAME, queue_name=settings.queue, broker=broker)(take)
     return broker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import redis
@@ -11,6 +11,7 @@ from dramatiq.middleware import Middleware
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from schemas.errors import ConfigurationError
 from schemas.settings import Settings
 from storage.redis_client import CONNECT_TIMEOUT_S, SOCKET_TIMEOUT_S
 from workers.consumer import WakingConsumer
@@ -25,7 +26,10 @@ Keeper = Callable[[str, str, bytes], None]
 
 
 class ChatBroker(RedisBroker):
-    """A RedisBroker with a waking consumer, no delay queue and its own dealing with unreadable messages."""
+    """A RedisBroker with a waking consumer, no delay queue and its own dealing with unreadable messages.
+
+    Raises ConfigurationError for a REDIS_URL that is none.
+    """
 
     def __init__(self, settings: Settings, middleware: list[Middleware]) -> None:
         url = settings.redis_url.get_secret_value()
@@ -38,6 +42,8 @@ class ChatBroker(RedisBroker):
         )
         self._waiting = _client(url, SOCKET_TIMEOUT_S)
         self.keeper: Keeper | None = None
+        #: A shutdown has begun: messages are left to other workers.
+        self.closing = False
 
     @property
     def consumer_class(self) -> type[WakingConsumer]:
@@ -61,11 +67,16 @@ class ChatBroker(RedisBroker):
         if ids:
             self.do_requeue(queue_name, *ids)
 
-    def find_fetched(self, queue_name: str, data: bytes) -> str | None:
-        """The id of a fetched message by its bytes: Redis hands out bodies without their ids."""
+    def has_fetched(self, queue_name: str, redis_id: str) -> bool:
+        """Whether this process has fetched a message and not acknowledged it."""
+        return bool(self.client.sismember(self._acks(queue_name), redis_id))
+
+    def find_fetched(self, queue_name: str, data: bytes, besides: Container[str]) -> str | None:
+        """The id of a fetched message by its bytes, `besides` the ids known: Redis hands out bodies without ids."""
         for redis_id in self._fetched(queue_name):
-            if self.client.hget(f"{self.namespace}:{queue_name}.msgs", redis_id) == data:
-                return str(redis_id.decode())
+            if redis_id.decode() not in besides:
+                if self.client.hget(f"{self.namespace}:{queue_name}.msgs", redis_id) == data:
+                    return redis_id.decode()
         return None
 
     def keep_unreadable(self, queue_name: str, redis_id: str, reason: str) -> None:
@@ -75,8 +86,11 @@ class ChatBroker(RedisBroker):
             self.keeper(queue_name, reason, data)
 
     def _fetched(self, queue_name: str) -> list[bytes]:
-        found: Any = self.client.smembers(f"{self.namespace}:__acks__.{self.broker_id}.{queue_name}")
+        found: Any = self.client.smembers(self._acks(queue_name))
         return list(found)
+
+    def _acks(self, queue_name: str) -> str:
+        return f"{self.namespace}:__acks__.{self.broker_id}.{queue_name}"
 
     def close(self) -> None:
         super().close()
@@ -85,10 +99,13 @@ class ChatBroker(RedisBroker):
 
 
 def _client(url: str, socket_timeout: float) -> redis.Redis:
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=socket_timeout,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
-        socket_keepalive=True,
-        retry=Retry(NoBackoff(), 1),
-    )
+    try:
+        return redis.Redis.from_url(
+            url,
+            socket_timeout=socket_timeout,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_keepalive=True,
+            retry=Retry(NoBackoff(), 1),
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"REDIS_URL is wrong: {error}") from None

@@ -40,27 +40,38 @@ class ChatActor:
         self._producer = producer
         self._desk = desk
 
-    async def take(self, arguments: tuple[Any, ...]) -> None:
-        """Take one message by its arguments. When this returns, the message may be acknowledged."""
+    async def take(self, arguments: tuple[Any, ...], message_id: str) -> None:
+        """Take one message by its arguments. When this returns, the message may be acknowledged.
+
+        `message_id` is a UUID, the same whenever the same message comes again.
+        """
         argument = arguments[0] if len(arguments) == 1 else None
-        if not isinstance(argument, dict) or argument.keys() - _RING_FIELDS:
-            await self._insist(arguments)
+        is_ring = isinstance(argument, dict) and not argument.keys() - _RING_FIELDS
+        if self._desk.closing:
+            await self._hand_back(arguments)
+            return
+        if not is_ring:
+            await self._insist(arguments, message_id)
         await self._desk.look()
 
-    async def _insist(self, arguments: tuple[Any, ...]) -> None:
+    async def _hand_back(self, arguments: tuple[Any, ...]) -> None:
+        """Leave a message to other workers. Raises redis.RedisError: it is then not acknowledged either."""
+        await push(self._redis, self._settings.namespace, self._settings.queue, *arguments)
+
+    async def _insist(self, arguments: tuple[Any, ...], message_id: str) -> None:
         """Accept or refuse what the message asks for, however long SQL is away; at a shutdown it goes back."""
         while True:
             try:
-                await self._accept(arguments)
+                await self._accept(arguments, message_id)
                 return
             except StorageUnavailable as error:
                 logger.warning("a raw producer's message waits: SQL does not answer", error=str(error))
             if self._desk.closing:
-                await push(self._redis, self._settings.namespace, self._settings.queue, *arguments)
+                await self._hand_back(arguments)
                 return
             await asyncio.sleep(SQL_RETRY_S)
 
-    async def _accept(self, arguments: tuple[Any, ...]) -> None:
+    async def _accept(self, arguments: tuple[Any, ...], message_id: str) -> None:
         """A raw producer's job: inserting it is its acceptance, and a refusal is a job too, where it can be seen."""
         job_id: str | None = None
         tenant = DEFAULT_TENANT
@@ -73,15 +84,26 @@ class ChatActor:
                 body = {}
                 raise RequestTooLarge(f"the job is larger than {REQUEST_MAX_BYTES} bytes")
             body = clean_json(body)
-            accepted = await self._producer.accept(ChatJob.from_request({"queue": self._settings.queue, **body}))
+            # A message that comes again must not be answered again, also if its producer chose no id.
+            given = {"queue": self._settings.queue, "job_id": message_id, **body}
+            accepted = await self._producer.accept(ChatJob.from_request(given))
         except RequestError as error:
             if job_id is None:
-                await self._database.write(keep, self._settings.queue, str(error), raw)
-                logger.warning("kept an unusable message in quarantine", reason=str(error))
+                await self._keep(raw, str(error))
                 return
             await self._refuse(tenant, job_id, body, error)
+        except StorageUnavailable:
+            raise
+        except Exception as error:
+            # A fault of ours; the request must not be lost by it.
+            logger.exception("a raw producer's message cannot be taken", job_id=job_id)
+            await self._keep(raw, f"it could not be taken: {type(error).__name__}")
         else:
             logger.info("accepted from a raw producer", job_id=accepted.job_id, created=accepted.created)
+
+    async def _keep(self, raw: bytes, reason: str) -> None:
+        await self._database.write(keep, self._settings.queue, reason, raw)
+        logger.warning("kept an unusable message in quarantine", reason=reason)
 
     async def _refuse(self, tenant: str, job_id: str, body: dict[str, Any], error: RequestError) -> None:
         queue, framework = self._settings.queue, self._settings.agent_framework

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 from schemas.settings import Settings, environment_name
 
+CHECKOUT = Path(__file__).parent.parent
 #: After the grace an attempt still has to be settled; dramatiq must not give up before.
 SHUTDOWN_MARGIN_S = 10.0
 #: How often an idle thread looks whether it is to end: a shutdown waits for the slowest of them.
@@ -42,6 +44,9 @@ def run_worker(settings: Settings) -> int:
             "--worker-shutdown-timeout",
             str(round((settings.shutdown_grace_s + SHUTDOWN_MARGIN_S) * 1000)),
             "--skip-logging",
+            # dramatiq puts this first in sys.path. Its default, the working directory, may hold namesakes of ours.
+            "--path",
+            str(CHECKOUT),
         ]
     )
     return int(main(arguments) or 0)

@@ -63,10 +63,10 @@ class WorkerProcess(Middleware):
             logger.exception("the worker cannot start")
             raise MiddlewareError(str(error)) from error
         broker.keeper = self._keep
-        self._begin_at_signal(signal.SIGTERM)
+        self._begin_at_signal(signal.SIGTERM, broker)
 
     def before_worker_shutdown(self, broker: Any, worker: Any) -> None:
-        self._begin_shutdown()
+        self._begin_shutdown(broker)
 
     def after_worker_shutdown(self, broker: Any, worker: Any) -> None:
         if self._open is not None:
@@ -76,18 +76,19 @@ class WorkerProcess(Middleware):
     async def _start(self) -> _OpenProcess:
         return _OpenProcess(self._settings, self._handlers, self._tools)
 
-    def _begin_shutdown(self) -> None:
+    def _begin_shutdown(self, broker: Any) -> None:
+        broker.closing = True
         if self._open is not None:
             worker_loop().call_soon_threadsafe(self._open.desk.begin_shutdown)
 
-    def _begin_at_signal(self, number: signal.Signals) -> None:
+    def _begin_at_signal(self, number: signal.Signals, broker: Any) -> None:
         """Begin the grace at the signal itself: dramatiq looks up to a second later."""
         if threading.current_thread() is not threading.main_thread():
             return  # a worker inside somebody's process, a test's: signals are theirs
         previous = signal.getsignal(number)
 
         def begin(signum: int, frame: FrameType | None) -> None:
-            self._begin_shutdown()
+            self._begin_shutdown(broker)
             if callable(previous):
                 previous(signum, frame)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
+from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from schemas.chat_job import ChatJob
@@ -15,7 +16,7 @@ from storage.database import Database
 from storage.event_log import Batch, EventLog
 from storage.jobs.accept import Accepted, accept
 from storage.jobs.statements import Recorded
-from workers.ring import ring
+from workers.ring import add_ring
 
 #: How long telling Redis may hold up an answer. The reconciler does what this did not.
 TELL_TIMEOUT_S = 1.0
@@ -65,11 +66,15 @@ class Producer:
 
     async def announce(self, recorded: Recorded) -> None:
         """Append the event of a committed transition and ring for the work it made; Redis may be down."""
+        batch = Batch(recorded.job_id, recorded.epoch, 0, (recorded.event,), recorded.terminal)
+
+        def also_ring(pipeline: Pipeline) -> None:
+            # In one round trip: what waits for the job waits for both.
+            if recorded.wakes is not None:
+                add_ring(pipeline, self._settings.namespace, recorded.wakes, recorded.job_id)
+
         try:
             async with asyncio.timeout(TELL_TIMEOUT_S):
-                batch = Batch(recorded.job_id, recorded.epoch, 0, (recorded.event,), recorded.terminal)
-                await self._log.append(batch)
-                if recorded.wakes is not None:
-                    await ring(self._log.redis, self._settings.namespace, recorded.wakes, recorded.job_id)
+                await self._log.append(batch, also_ring)
         except (RedisError, OSError, TimeoutError) as error:
             logger.warning("announcement left to the reconciler", job_id=recorded.job_id, error=type(error).__name__)

@@ -39,8 +39,13 @@ async def ring(redis: Redis, namespace: str, queue: str, job_id: str | None = No
     """Ring for a queue; a ring too many is harmless. Raises redis.RedisError."""
     pipeline = redis.pipeline(transaction=True)
     for _ in range(times):
-        _push(pipeline, namespace, queue, {"job_id": job_id} if job_id is not None else {})
+        add_ring(pipeline, namespace, queue, job_id)
     await pipeline.execute()
+
+
+def add_ring(pipeline: Pipeline, namespace: str, queue: str, job_id: str | None) -> None:
+    """Ring as part of a round trip that somebody else sends."""
+    _push(pipeline, namespace, queue, {"job_id": job_id} if job_id is not None else {})
 
 
 async def push(redis: Redis, namespace: str, queue: str, *arguments: Any) -> None:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, insert, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    bindparam,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
 from schemas.chat_job import ChatJob
 from storage.clock import now_us
@@ -17,17 +28,19 @@ from storage.tables import attempts, job_bodies, jobs, lanes, sessions
 #: A lane whose hint was wrong is corrected and the next one tried; more wrong hints than this wait for the next ring.
 _LANE_TRIES = 8
 
-_IS_DUE = (
-    (lanes.c.lane == bindparam("lane"))
-    & lanes.c.next_due.is_not(None)
-    & (lanes.c.next_due <= now_us())
-    & (lanes.c.running < lanes.c.running_limit)
-)
-_LANE: Select[Any] = (
-    select(lanes.c.tenant, now_us().label("now")).where(_IS_DUE).order_by(lanes.c.running, lanes.c.last_served).limit(1)
-)
+
+def _next_lane(columns: FromClause, *wanted: ColumnElement[Any]) -> Select[Any]:
+    """The lane whose turn it is: due, with room, the fewest running, the least recently served."""
+    of = columns.c
+    due = (of.lane == bindparam("lane")) & of.next_due.is_not(None) & (of.next_due <= now_us())
+    return select(*wanted).where(due, of.running < of.running_limit).order_by(of.running, of.last_served).limit(1)
+
+
+_BEST = lanes.alias("best")
+_LANE = _next_lane(lanes, lanes.c.tenant, now_us().label("now"))
 _FREE_LANE = _LANE.with_for_update(skip_locked=True)
-_ANY_LANE = _LANE.with_for_update()
+#: Locks one row by its key and no other: going on from a row that changed while it waited would lock two.
+_BEST_LANE = _LANE.where(lanes.c.tenant == _next_lane(_BEST, _BEST.c.tenant).scalar_subquery()).with_for_update()
 
 _IN_LANE = (jobs.c.lane == bindparam("lane")) & (jobs.c.tenant == bindparam("tenant"))
 #: As the partial index spells it.
@@ -114,11 +127,11 @@ def claim(connection: Connection, lane: str, worker: str, lease_us: int) -> Clai
 
     Returns None if nothing is runnable. Never touches two lanes' jobs in one call, so that no order of locks is broken.
     """
-    for _ in range(_LANE_TRIES):
+    for tries in range(_LANE_TRIES):
         chosen = connection.execute(_FREE_LANE, {"lane": lane}).one_or_none()
-        if chosen is None and connection.dialect.name != "sqlite":
-            # Every due lane may just be held by an accept that is about to commit: wait for one.
-            chosen = connection.execute(_ANY_LANE, {"lane": lane}).one_or_none()
+        if chosen is None and tries == 0 and connection.dialect.name != "sqlite":
+            # Every due lane may just be held by an accept that is about to commit: wait for one, while holding none.
+            chosen = connection.execute(_BEST_LANE, {"lane": lane}).one_or_none()
         if chosen is None:
             return None
         key = {"lane": lane, "tenant": chosen.tenant, "now": chosen.now}
