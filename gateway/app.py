@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack
+from typing import Self
 
 import structlog
 from starlette.routing import Router
@@ -27,21 +28,31 @@ logger = structlog.get_logger(__name__)
 
 
 def create_app(settings: Settings) -> Gateway:
-    """The gateway for these settings. It connects to nothing before its lifespan begins."""
+    """The gateway for these settings. It opens nothing before its lifespan begins."""
     return Gateway(settings)
 
 
 class Gateway:
-    """The application. `stop` ends every open stream at once; the lifespan's end does so too."""
+    """The application. It serves between `__aenter__` and `__aexit__`, which its ASGI lifespan calls too."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        #: Open between the lifespan's begin and its end.
-        self.services: Services | None = None
+        self._stack = AsyncExitStack()
         self._router: Router | None = None
+        #: What is open while it serves.
+        self.services: Services | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open what is needed. Raises ConfigurationError or OSError for what can never work."""
+        self.services = await self._stack.enter_async_context(open_services(self._settings))
+        self._router = build_router(api_operations(self.services))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
 
     def stop(self) -> None:
-        """End every stream now: the server is about to wait for its connections."""
+        """End every open stream now: the server is about to wait for its connections."""
         if self.services is not None:
             self.services.hub.stop()
 
@@ -53,15 +64,14 @@ class Gateway:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        async with AsyncExitStack() as stack:
-            try:
-                self.services = await stack.enter_async_context(open_services(self._settings))
-                self._router = build_router(api_operations(self.services))
-            except (ConfigurationError, OSError) as error:
-                await send({"type": "lifespan.startup.failed", "message": str(error)})
-                return
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
+        try:
+            await self.__aenter__()
+        except (ConfigurationError, OSError) as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.__aexit__()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Self
 
 import structlog
@@ -61,25 +60,21 @@ class EventHub:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    @contextmanager
-    def follow(self, tenant: str, job_id: str, after: EventId = START) -> Iterator[Follower]:
-        """A follower of the job's events behind `after`. Whoever asks has made sure that the job is the tenant's."""
-        channel = self._log.key(job_id).encode()
-        follower = Follower(JobReader(self._log, self._database, self._turns, tenant, job_id), after)
+    def follow(self, tenant: str, job_id: str, after: EventId = START) -> Follower:
+        """A follower of the job's events behind `after`; whoever asks lets it go, by using it as a context.
+
+        Whoever asks has made sure, or will, that the job is the tenant's.
+        """
+        reader = JobReader(self._log, self._database, self._turns, tenant, job_id)
+        follower = Follower(reader, after, self._let_go)
+        channel = self._channel(job_id)
         self._followers.setdefault(channel, set()).add(follower)
         self._subscriptions.add(channel)
         if self._stopped:
             follower.close()
         elif self._subscriptions.confirmed(channel) or not self._subscriptions.connected:
             follower.fall_behind()
-        try:
-            yield follower
-        finally:
-            followers = self._followers[channel]
-            followers.discard(follower)
-            if not followers:
-                del self._followers[channel]
-                self._subscriptions.remove(channel)
+        return follower
 
     def stop(self) -> None:
         """End every stream, now and from now on."""
@@ -91,6 +86,17 @@ class EventHub:
     def following(self) -> int:
         """How many clients follow a job at the moment."""
         return sum(len(followers) for followers in self._followers.values())
+
+    def _let_go(self, follower: Follower) -> None:
+        channel = self._channel(follower.job_id)
+        followers = self._followers[channel]
+        followers.discard(follower)
+        if not followers:
+            del self._followers[channel]
+            self._subscriptions.remove(channel)
+
+    def _channel(self, job_id: str) -> bytes:
+        return self._log.key(job_id).encode()
 
     def _all(self) -> list[Follower]:
         return [follower for followers in self._followers.values() for follower in followers]

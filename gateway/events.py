@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,12 +18,12 @@ from schemas.errors import InvalidRequest
 from schemas.job_event import EventId
 from storage.jobs.views import ENDED_STATUSES, job_state
 
-_HEADERS = {
-    "content-type": "text/event-stream",
+_HEADERS = [
+    (b"content-type", b"text/event-stream"),
     # A proxy may neither keep nor re-encode nor hold back what is sent.
-    "cache-control": "no-cache, no-transform",
-    "x-accel-buffering": "no",
-}
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
 _FIRST = b": following\n\n"
 _HEARTBEAT = b": still here\n\n"
 
@@ -34,30 +34,28 @@ _KIND_START = len(b'{"kind":"')
 class EventStream:
     """A response that sends a follower's events until the terminal one, and a comment when there are none for long.
 
-    `first` is what the client gets before anything is read; `stack` is closed at the end and lets go of the follower.
+    `first` is what the client gets before anything is read. At the end the follower is let go.
     """
 
+    __slots__ = ("_first", "_follower", "_headers", "_heartbeat_s")
+
     def __init__(
-        self,
-        follower: Follower,
-        stack: ExitStack,
-        *,
-        heartbeat_s: float,
-        first: Sequence[Event] = (),
-        headers: Mapping[str, str] | None = None,
+        self, follower: Follower, *, heartbeat_s: float, first: Sequence[Event] = (), location: str | None = None
     ) -> None:
         self._follower = follower
-        self._stack = stack
         self._heartbeat_s = heartbeat_s
         self._first = _frames(first) if first else _FIRST
-        self._headers = [(name.encode(), value.encode()) for name, value in {**_HEADERS, **(headers or {})}.items()]
+        self._headers = _HEADERS if location is None else [*_HEADERS, (b"location", location.encode())]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._stack:
+        with self._follower:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             if scope["method"] != "HEAD":
-                async with closed_when_gone(self._follower, receive):
+                gone = close_when_gone(self._follower, receive)
+                try:
                     await self._send_events(send)
+                finally:
+                    gone.cancel()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_events(self, send: Send) -> None:
@@ -71,20 +69,15 @@ class EventStream:
             body = _frames(events) if events else _HEARTBEAT
 
 
-@asynccontextmanager
-async def closed_when_gone(follower: Follower, receive: Receive) -> AsyncIterator[None]:
-    """Close the follower when the client has left: nobody would read on."""
+def close_when_gone(follower: Follower, receive: Receive) -> asyncio.Task[None]:
+    """A task that closes the follower when the client leaves; cancel it when it no longer matters."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         follower.close()
 
-    watching = asyncio.create_task(watch())
-    try:
-        yield
-    finally:
-        watching.cancel()
+    return asyncio.create_task(watch())
 
 
 class EventRoutes:
@@ -128,7 +121,8 @@ class EventRoutes:
                 follower.end()
             elif cursor.epoch > epoch:
                 follower.skip_to(START)  # there are no such events yet: it must come from elsewhere
-            return EventStream(follower, stack.pop_all(), heartbeat_s=self._services.settings.heartbeat_s)
+            stack.pop_all()  # the stream lets go of it
+            return EventStream(follower, heartbeat_s=self._services.settings.heartbeat_s)
 
 
 def cursor_of(request: Request) -> EventId:

@@ -7,7 +7,8 @@ renewed is *behind*: it reads the log from its own place on, at its own pace, an
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 from gateway.job_reader import JobReader
 from schemas.errors import NotFound, StorageUnavailable
@@ -30,15 +31,36 @@ class Event(NamedTuple):
 
 
 class Follower:
-    """The events of one job behind a cursor; made and fed by the event hub, read with `next`."""
+    """The events of one job behind a cursor; made and fed by the event hub, read with `next`.
 
-    def __init__(self, reader: JobReader, after: EventId) -> None:
+    As a context it is let go at the end: nothing is offered to it any more.
+    """
+
+    # There are thousands of them, mostly idle.
+    __slots__ = (
+        "_at_terminal",
+        "_behind",
+        "_ended",
+        "_inbox",
+        "_inbox_bytes",
+        "_let_go",
+        "_opened",
+        "_over",
+        "_reader",
+        "_waiter",
+        "active_at",
+        "job_id",
+        "position",
+    )
+
+    def __init__(self, reader: JobReader, after: EventId, let_go: Callable[[Follower], None]) -> None:
         self.job_id = reader.job_id
         #: The event handed out last.
         self.position = after
         #: When something was handed out or looked for last, in the loop's time.
         self.active_at = asyncio.get_running_loop().time()
         self._reader = reader
+        self._let_go = let_go
         self._inbox: list[Published] = []
         self._inbox_bytes = 0
         self._waiter: asyncio.Future[bool] | None = None
@@ -49,6 +71,12 @@ class Follower:
         #: The event handed out last ends the job, unless a redrive follows it in the log.
         self._at_terminal = False
         self._over = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._let_go(self)
 
     async def next(self, idle_s: float) -> list[Event] | None:
         """The next events, oldest first; empty if there were none for `idle_s` seconds, None at the end."""

@@ -22,6 +22,8 @@ logger = structlog.get_logger(__name__)
 class JobReader:
     """The events of one tenant's job. `turns` bounds how many readers use Redis at once."""
 
+    __slots__ = ("_database", "_log", "_tenant", "_turns", "job_id")
+
     def __init__(self, log: EventLog, database: Database, turns: asyncio.Semaphore, tenant: str, job_id: str) -> None:
         self.job_id = job_id
         self._log = log

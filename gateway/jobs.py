@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from gateway.events import EventStream, closed_when_gone
+from gateway.events import EventStream, close_when_gone
 from gateway.follower import Event
 from gateway.operation import JOB_ID, Answer, Operation, Parameter, json_response
 from gateway.requests import (
@@ -128,13 +128,14 @@ class JobRoutes:
         streamed = flag(request, "stream")
         body = await read_object(request, self._services.settings.request_max_bytes)
         job = ChatJob.from_request({**body, "tenant": tenant_of(request)})
-        location = {"location": f"/v1/jobs/{job.job_id}"}
+        location = f"/v1/jobs/{job.job_id}"
         if streamed:
             return await self._create_streamed(job, location)
         accepted = await self._services.producer.accept(job)
-        return json_response(await self._view(job.tenant, job.job_id), 202 if accepted.created else 200, location)
+        view = await self._view(job.tenant, job.job_id)
+        return json_response(view, 202 if accepted.created else 200, {"location": location})
 
-    async def _create_streamed(self, job: ChatJob, headers: dict[str, str]) -> ASGIApp:
+    async def _create_streamed(self, job: ChatJob, location: str) -> ASGIApp:
         first: list[Event] = []
         with ExitStack() as stack:
             # Subscribing goes on while SQL commits, so nothing keeps the first token waiting.
@@ -144,8 +145,9 @@ class JobRoutes:
                 queued = EventId(accepted.recorded.epoch, 1)
                 first = [Event(queued, accepted.recorded.event)]
                 follower.skip_to(queued)
+            stack.pop_all()  # the stream lets go of it
             heartbeat_s = self._services.settings.heartbeat_s
-            return EventStream(follower, stack.pop_all(), heartbeat_s=heartbeat_s, first=first, headers=headers)
+            return EventStream(follower, heartbeat_s=heartbeat_s, first=first, location=location)
 
     async def _list(self, request: Request) -> ASGIApp:
         limit, before = page_of(request)
@@ -172,10 +174,15 @@ class JobRoutes:
 
     async def _wait_for_end(self, request: Request, tenant: str, row: dict[str, Any], wait_s: float) -> None:
         after = EventId(row["epoch"], LAST_SEQ)
-        with self._services.hub.follow(tenant, row["id"], after) as follower, suppress(TimeoutError):
-            async with closed_when_gone(follower, request.receive), asyncio.timeout(wait_s):
-                while await follower.next(wait_s) is not None:
-                    pass
+        with self._services.hub.follow(tenant, row["id"], after) as follower:
+            gone = close_when_gone(follower, request.receive)
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        while await follower.next(wait_s) is not None:
+                            pass
+            finally:
+                gone.cancel()
 
     async def _cancel(self, request: Request) -> ASGIApp:
         tenant, job_id = tenant_of(request), path_id(request, "job")

@@ -35,17 +35,13 @@ def run_gateway(settings: Settings) -> int:
     configure_logging(settings.log_level, settings.log_format)
     try:
         listening = listen(settings.host, settings.port)
-    except ConfigurationError as error:
+        # uvicorn raises the signal again when it is done; ending on request is no failure.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        GatewayServer(create_app(settings), listening).run(sockets=[listening])
+    except (ConfigurationError, OSError) as error:
         print(f"chatmill: {error}", file=sys.stderr)
         return 1
-    server = GatewayServer(create_app(settings), listening)
-    # uvicorn raises the signal again when it is done; ending on request is no failure.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    try:
-        server.run(sockets=[listening])
-    except SystemExit as end:  # uvicorn's way to say that the application did not start
-        return end.code if isinstance(end.code, int) else 1
     return 0
 
 
@@ -62,7 +58,7 @@ def listen(host: str, port: int) -> socket.socket:
     address = "127.0.0.1" if host.lower().rstrip(".").endswith("localhost") else host
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        return socket.create_server((address, port), family=family, backlog=BACKLOG)
+        listening = socket.create_server((address, port), family=family, backlog=BACKLOG)
     except OSError as error:
         remedy = {
             errno.EADDRINUSE: "stop the program that holds it, or set CHATMILL_PORT to another one",
@@ -70,6 +66,10 @@ def listen(host: str, port: int) -> socket.socket:
         }.get(error.errno or 0, "set CHATMILL_HOST and CHATMILL_PORT to an address of this machine")
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise ConfigurationError(f"cannot listen on {host} port {port} ({reason}): {remedy}") from None
+    # Every connection inherits it. asyncio's own loop does not set it on sockets made elsewhere, and each answer that
+    # is written in two pieces would wait 40 ms for the client's acknowledgement of the first.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 class GatewayServer(uvicorn.Server):
@@ -82,7 +82,7 @@ class GatewayServer(uvicorn.Server):
                 loop="uvloop",
                 http="httptools",
                 ws="none",
-                lifespan="on",
+                lifespan="off",
                 interface="asgi3",
                 log_config=None,
                 log_level="warning",
@@ -104,10 +104,14 @@ class GatewayServer(uvicorn.Server):
         host, port = self._listening.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        # Opened here and not by uvicorn's lifespan, whose errors would take several lines.
+        async with self._app:
+            await super().serve(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        url = self.url  # uvicorn closes the socket when the application does not start
         await super().startup(sockets)
-        logger.info("the gateway listens", url=url)
+        logger.info("the gateway listens", url=self.url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         logger.info("the gateway stops")

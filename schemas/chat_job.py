@@ -52,8 +52,8 @@ def _message_size(value: str) -> str:
 Id = Annotated[str, AfterValidator(_canonical)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=128)]
 TenantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
-#: A queue's name is part of Redis keys; a dot is left out because dramatiq and lanes use it as a suffix.
-QueueName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)]
+#: A queue's name is part of Redis keys, and dramatiq wants it to begin with a letter; a dot is left to suffixes.
+QueueName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", max_length=64)]
 MessageText = Annotated[str, AfterValidator(_message_size)]
 LanguageTag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*$", max_length=35)]
 

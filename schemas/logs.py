@@ -24,7 +24,7 @@ PRIVATE_FIELDS = frozenset({"message", "messages", "text", "content", "system", 
 SECRET_FIELDS = frozenset({"api_key", "authorization", "password", "secret", "token", "tool_secrets"})
 
 #: Libraries that tell at level info what is no news: every request to a model, every plug-in found.
-CHATTY = ("httpx2", "httpcore2", "alembic.runtime.plugins")
+CHATTY = ("httpx2", "httpcore2", "alembic")
 
 #: What a person looks for first in a line of JSON.
 _FIRST = ("timestamp", "level", "event")

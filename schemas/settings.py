@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from schemas.chat_job import DEFAULT_QUEUE, REQUEST_MAX_BYTES
+from schemas.chat_job import DEFAULT_QUEUE, REQUEST_MAX_BYTES, QueueName
 from schemas.errors import ConfigurationError
 from schemas.frameworks import DEFAULT_FRAMEWORK, FRAMEWORK_CHOICES, installed_frameworks
 from schemas.models import DEFAULT_OPENAI_MODEL, DEMO_MODEL, ModelEntry, ModelTarget
@@ -111,7 +111,7 @@ class Settings(BaseSettings):
     )
 
     # Workers
-    queue: str = Field(default=DEFAULT_QUEUE, description="Queue that a worker serves.")
+    queue: QueueName = Field(default=DEFAULT_QUEUE, description="Queue that a worker serves.")
     threads: int = Field(default=200, ge=1, le=1000, description="Chats a worker process runs at once.")
     processes: int = Field(default=1, ge=1, le=64, description="Worker processes.")
     lease_s: float = Field(default=15.0, gt=0, description="How long a silent worker keeps its jobs.")

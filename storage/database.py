@@ -52,6 +52,10 @@ class RunAgain(Exception):
     """Raised by a function that found, holding its locks, that it has to take others: roll back and call it again."""
 
 
+class CommitAndRunAgain(Exception):
+    """Raised by a function that has done a part and must let go of its locks before the next: commit and call again."""
+
+
 class Database(ABC):
     """Runs functions of a Connection in transactions; `read` may not write."""
 
@@ -96,24 +100,36 @@ class PostgresDatabase(Database):
 
     def __init__(self, url: str | URL, *, pool_size: int = 8) -> None:
         # The ping costs a tenth of a millisecond and spares the first request after a server restart its error.
+        # Parameters are people's words: they must not get into an error's text, and with it into logs.
         self._engine = create_async_engine(
-            url, pool_size=pool_size, max_overflow=8, pool_timeout=10, pool_pre_ping=True, pool_use_lifo=True
+            url,
+            pool_size=pool_size,
+            max_overflow=8,
+            pool_timeout=10,
+            pool_pre_ping=True,
+            pool_use_lifo=True,
+            hide_parameters=True,
         )
 
     async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        for tries in range(ROLLED_BACK_TRIES, 0, -1):
+        tries = ROLLED_BACK_TRIES
+        while True:
             try:
                 async with self._engine.begin() as connection:
-                    return await connection.run_sync(function, *args, **kwargs)
+                    try:
+                        return await connection.run_sync(function, *args, **kwargs)
+                    except CommitAndRunAgain:
+                        continue
             except RunAgain:
-                if tries == 1:
+                tries -= 1
+                if tries == 0:
                     raise StorageUnavailable("the rows kept changing under the transaction") from None
             except DBAPIError as error:
-                if not _was_rolled_back(error) or tries == 1:
+                tries -= 1
+                if not _was_rolled_back(error) or tries == 0:
                     raise _translated(error) from error
             except (OSError, PoolTimeout) as error:
                 raise StorageUnavailable(f"the database cannot be reached: {error}") from error
-        raise AssertionError("unreachable")
 
     async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -169,9 +185,13 @@ class SqliteDatabase(Database):
 
     def _write(self, function: Callable[..., T], args: Any, kwargs: Any) -> T:
         try:
-            with self._write_engine.begin() as connection:
-                _begin(connection, "BEGIN IMMEDIATE")
-                return function(connection, *args, **kwargs)
+            while True:
+                with self._write_engine.begin() as connection:
+                    _begin(connection, "BEGIN IMMEDIATE")
+                    try:
+                        return function(connection, *args, **kwargs)
+                    except CommitAndRunAgain:
+                        continue
         except RunAgain:  # pragma: no cover - no other writer can change rows under a SQLite transaction
             raise StorageUnavailable("the rows kept changing under the transaction") from None
         except DBAPIError as error:
@@ -207,7 +227,7 @@ def _sqlite_engine(path: Path, *, busy_timeout_s: float) -> Engine:
         connection.execute(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
         return connection
 
-    return create_engine("sqlite://", creator=connect, poolclass=StaticPool)
+    return create_engine("sqlite://", creator=connect, poolclass=StaticPool, hide_parameters=True)
 
 
 def _begin(connection: Connection, statement: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -11,6 +11,8 @@ from schemas.errors import ConfigurationError
 #: Redis answers in well under a millisecond or is in trouble; nobody waits longer than this for it.
 SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
+#: A burst shares these: a command takes less time than opening a connection for it, and the server has a limit too.
+MAX_CONNECTIONS = 16
 
 
 def open_redis(url: str, *, socket_timeout: float | None = SOCKET_TIMEOUT_S) -> Redis:
@@ -19,8 +21,10 @@ def open_redis(url: str, *, socket_timeout: float | None = SOCKET_TIMEOUT_S) -> 
     A command that meets a dead idle connection is sent once more on a new one: all of ours may be repeated.
     """
     try:
-        return Redis.from_url(
+        pool = BlockingConnectionPool.from_url(
             url,
+            max_connections=MAX_CONNECTIONS,
+            timeout=SOCKET_TIMEOUT_S,
             decode_responses=False,
             socket_timeout=socket_timeout,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
@@ -29,3 +33,4 @@ def open_redis(url: str, *, socket_timeout: float | None = SOCKET_TIMEOUT_S) -> 
         )
     except ValueError as error:
         raise ConfigurationError(f"REDIS_URL is wrong: {error}") from None
+    return Redis.from_pool(pool)

@@ -12,6 +12,7 @@ from dramatiq.middleware import CurrentMessage
 from handlers.factory import HandlerFactory
 from handlers.tools import build_registry
 from schemas.errors import ConfigurationError
+from schemas.garbage import settle_in
 from schemas.logs import configure_logging
 from schemas.settings import Settings, load_settings
 from workers.broker import ChatBroker
@@ -58,6 +59,7 @@ def set_up() -> None:
         if settings.config is not None:
             sys.path.append(str(settings.config.parent))  # where the user's own tools and frameworks lie
         dramatiq.set_broker(make_broker(settings))
+        settle_in()
     except ConfigurationError as error:
         structlog.get_logger(__name__).error("the worker cannot start", reason=str(error))
         sys.exit(EXIT_CONFIG)

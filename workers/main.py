@@ -60,8 +60,9 @@ def _export(settings: Settings) -> None:
         "database_url": settings.sqlalchemy_url,
         "data_dir": settings.data_dir,
     }
-    if settings.config is not None:
-        chosen["config"] = settings.config
+    for name in ("config", "demo_url"):
+        if (value := getattr(settings, name)) is not None:
+            chosen[name] = value
     if settings.log_format == "auto":
         # The processes write into a pipe; whether a person reads it is only seen here.
         chosen["log_format"] = "console" if sys.stderr.isatty() else "json"

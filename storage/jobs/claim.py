@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -19,14 +20,14 @@ from sqlalchemy import (
 )
 
 from schemas.chat_job import ChatJob
-from storage.clock import now_us
-from storage.database import RunAgain
+from storage.clock import now_us, to_us
+from storage.database import CommitAndRunAgain, RunAgain
 from storage.jobs.statements import Recorded, record
 from storage.messages import PLACE_MESSAGE, read_question
 from storage.tables import attempts, job_bodies, jobs, lanes, sessions
 
-#: A lane whose hint was wrong is corrected and the next one tried; more wrong hints than this wait for the next ring.
-_LANE_TRIES = 8
+#: A job that only a newer version can read is left to that version's workers, and must not hold up the others.
+_UNREADABLE_US = to_us(30)
 
 
 def _next_lane(columns: FromClause, *wanted: ColumnElement[Any]) -> Select[Any]:
@@ -62,6 +63,11 @@ _SERVE = (
     update(lanes)
     .where(lanes.c.lane == bindparam("the_lane"), lanes.c.tenant == bindparam("the_tenant"))
     .values(running=lanes.c.running + 1, last_served=bindparam("now"))
+)
+_POSTPONE = (
+    update(jobs)
+    .where(jobs.c.id == bindparam("the_job"), jobs.c.epoch == bindparam("old_epoch"), jobs.c.status == "queued")
+    .values(due_at=bindparam("due"))
 )
 _START = (
     update(jobs)
@@ -125,25 +131,36 @@ def has_work(connection: Connection, lane: str) -> bool:
 def claim(connection: Connection, lane: str, worker: str, lease_us: int) -> Claim | None:
     """Claim the next runnable job: of the due lane with the fewest running, the least recently served.
 
-    Returns None if nothing is runnable. Never touches two lanes' jobs in one call, so that no order of locks is broken.
+    Returns None if nothing is runnable. Raises CommitAndRunAgain after a lane that had nothing after all: no transaction
+    holds two.
     """
-    for tries in range(_LANE_TRIES):
-        chosen = connection.execute(_FREE_LANE, {"lane": lane}).one_or_none()
-        if chosen is None and tries == 0 and connection.dialect.name != "sqlite":
-            # Every due lane may just be held by an accept that is about to commit: wait for one, while holding none.
-            chosen = connection.execute(_BEST_LANE, {"lane": lane}).one_or_none()
-        if chosen is None:
+    chosen = connection.execute(_FREE_LANE, {"lane": lane}).one_or_none()
+    if chosen is None:
+        if connection.dialect.name == "sqlite" or not has_work(connection, lane):
             return None
-        key = {"lane": lane, "tenant": chosen.tenant, "now": chosen.now}
-        row = connection.execute(_NEXT_JOB, key).one_or_none()
-        if row is not None:
-            return _start(connection, row, worker, chosen.now, lease_us)
+        # Every due lane is held, perhaps by an accept that is about to commit: wait for one.
+        chosen = connection.execute(_BEST_LANE, {"lane": lane}).one_or_none()
+    if chosen is None:
+        raise CommitAndRunAgain  # by now it is full, or has nothing due
+    key = {"lane": lane, "tenant": chosen.tenant, "now": chosen.now}
+    row = connection.execute(_NEXT_JOB, key).one_or_none()
+    if row is None:
         due = connection.execute(_NEXT_DUE, key).scalar_one_or_none()
         connection.execute(_SET_HINT, {"the_lane": lane, "the_tenant": chosen.tenant, "due": due})
-    return None
+        raise CommitAndRunAgain
+    stored = connection.execute(_LOAD, {"job": row.id}).mappings().one()
+    try:
+        job = ChatJob.from_stored(stored["body"])
+    except ValidationError:
+        later = {"the_job": row.id, "old_epoch": row.epoch, "due": chosen.now + _UNREADABLE_US}
+        connection.execute(_POSTPONE, later)
+        raise CommitAndRunAgain from None
+    return _start(connection, row, job, dict(stored), worker, chosen.now, lease_us)
 
 
-def _start(connection: Connection, row: Any, worker: str, now: int, lease_us: int) -> Claim:
+def _start(
+    connection: Connection, row: Any, job: ChatJob, session: dict[str, Any], worker: str, now: int, lease_us: int
+) -> Claim:
     # The lane's lock keeps every other claim out, and the epoch guards against the rest.
     started = connection.execute(
         _START,
@@ -186,7 +203,6 @@ def _start(connection: Connection, row: Any, worker: str, now: int, lease_us: in
         event_kind="started",
         fields={"attempt": attempt, "worker": worker},
     )
-    stored = connection.execute(_LOAD, {"job": row.id}).mappings().one()
     text, parent = read_question(connection, row.user_message_id)
     return Claim(
         job_id=row.id,
@@ -202,10 +218,10 @@ def _start(connection: Connection, row: Any, worker: str, now: int, lease_us: in
         user_message_id=row.user_message_id,
         user_message=text,
         history_leaf=parent,
-        job=ChatJob.from_stored(stored["body"]),
+        job=job,
         agent_framework=row.agent_framework,
         model=row.model,
         user_id=row.user_id,
-        session=dict(stored),
+        session=session,
         recorded=recorded,
     )
