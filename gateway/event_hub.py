@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from gateway.follower import START, Follower
 from gateway.job_reader import JobReader
 from gateway.subscriptions import Subscriptions
+from gateway.tasks import end_tasks
 from schemas.errors import StorageUnavailable
 from schemas.job_event import EventId
 from storage.database import Database
@@ -56,9 +57,7 @@ class EventHub:
 
     async def __aexit__(self, *_: object) -> None:
         self.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     def follow(self, tenant: str, job_id: str, after: EventId = START) -> Follower:
         """A follower of the job's events behind `after`; whoever asks lets it go, by using it as a context.

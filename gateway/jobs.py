@@ -29,7 +29,7 @@ from gateway.requests import (
 )
 from gateway.services import Services
 from schemas.border_text import parse_json
-from schemas.cancel_request import CancelRequest
+from schemas.cancel_request import JobCancelRequest
 from schemas.chat_job import ChatJob, QueueName, request_error
 from schemas.errors import InvalidRequest
 from schemas.job_event import EventId
@@ -118,7 +118,7 @@ class JobRoutes:
                 },
                 description="What was answered by then is saved and marked. An answer that is saved first wins.",
                 parameters=(JOB_ID,),
-                body=CancelRequest,
+                body=JobCancelRequest,
                 body_required=False,
                 problems=(404,),
             ),
@@ -195,10 +195,10 @@ class JobRoutes:
         view = await self._view(tenant, job_id)
         return json_response(view, 200 if view.status in ENDED_STATUSES else 202)
 
-    async def _read_cancel(self, request: Request) -> CancelRequest:
+    async def _read_cancel(self, request: Request) -> JobCancelRequest:
         body = await read_body(request, self._services.settings.request_max_bytes)
         try:
-            return CancelRequest.model_validate(parse_json(body) if body.strip() else {})
+            return JobCancelRequest.model_validate(parse_json(body) if body.strip() else {})
         except ValidationError as error:
             raise request_error(error) from None
 

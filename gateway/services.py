@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gateway.event_hub import EventHub
+from gateway.tasks import end_tasks
 from schemas.settings import Settings
 from storage.database import Database, open_database
 from storage.event_log import EventLog
@@ -50,8 +51,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
                 async with EventHub(log, database, idle_check_s=settings.idle_check_s) as hub:
                     yield Services(settings, database, log, producer, hub)
             finally:
-                reconciling.cancel()
-                await asyncio.gather(reconciling, return_exceptions=True)
+                await end_tasks([reconciling])
         finally:
             await redis.aclose()
     finally:

@@ -74,16 +74,20 @@ class Subscriptions:
 
     async def run(self) -> None:
         """Connect, listen, and connect again, until cancelled."""
-        pause = FIRST_PAUSE_S
+        pause, away = FIRST_PAUSE_S, False
         while True:
             replies = self._replies
             connection = self._new_connection()
             try:
                 await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's
+                if away:
+                    logger.info("Redis is back: events arrive again")
+                    away = False
                 await self._listen(connection)
             except (RedisError, OSError) as error:
-                if pause == FIRST_PAUSE_S:
-                    logger.warning("events do not arrive: Redis is away", error=type(error).__name__)
+                if not away:
+                    logger.warning("Redis is away: events do not arrive", error=type(error).__name__)
+                    away = True
             finally:
                 self.connected = False
                 await connection.disconnect(nowait=True)

@@ -26,10 +26,10 @@ class Usage(TypedDict):
     total_tokens: int
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(BaseModel, frozen=True):
     """One message of a conversation's history."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(extra="ignore")
 
     role: MessageRole
     content: str = ""
@@ -43,7 +43,7 @@ class ChatMessage(BaseModel):
         return self.model_dump(exclude_none=True)
 
 
-class AgentMessage(ChatMessage):
+class AgentMessage(ChatMessage, frozen=True):
     """One message of an agent's answer: what it said or asked for, or what a tool returned."""
 
     role: Literal["assistant", "tool"]

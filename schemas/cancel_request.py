@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 DEFAULT_CANCEL_REASON = "requested"
 
 
-class CancelRequest(BaseModel):
+class JobCancelRequest(BaseModel):
     """The optional body of a cancel."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

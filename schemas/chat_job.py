@@ -49,11 +49,22 @@ def _message_size(value: str) -> str:
     return value
 
 
+def _metadata_size(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        size = len(orjson.dumps(value))
+    except TypeError as error:
+        raise PydanticCustomError("unstorable", "not JSON: {reason}", {"reason": str(error)}) from None
+    if size > METADATA_MAX_BYTES:
+        raise PydanticCustomError("too_long", "larger than {limit} bytes", {"limit": METADATA_MAX_BYTES})
+    return value
+
+
 Id = Annotated[str, AfterValidator(_canonical)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=128)]
 TenantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
 #: A queue's name is part of Redis keys, and dramatiq wants it to begin with a letter; a dot is left to suffixes.
 QueueName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", max_length=64)]
+Metadata = Annotated[dict[str, Any], AfterValidator(_metadata_size)]
 MessageText = Annotated[str, AfterValidator(_message_size)]
 LanguageTag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*$", max_length=35)]
 
@@ -116,7 +127,7 @@ class ChatJob(BaseModel):
     #: What to do when the session is still answering an earlier message.
     if_busy: Literal["enqueue", "reject", "interrupt"] = "enqueue"
     #: Kept with the job and given back, never interpreted.
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
 
     images: list[str] | None = None
     edit_of: Id | None = None
@@ -137,16 +148,6 @@ class ChatJob(BaseModel):
                 "not_yet", "if_busy other than enqueue is not supported yet", {"field": "if_busy"}
             )
         self._check_question()
-        try:
-            metadata = orjson.dumps(self.metadata)
-        except TypeError as error:
-            raise PydanticCustomError(
-                "unstorable", "metadata is not JSON: {reason}", {"reason": str(error), "field": "metadata"}
-            ) from None
-        if len(metadata) > METADATA_MAX_BYTES:
-            raise PydanticCustomError(
-                "too_long", "metadata is larger than {limit} bytes", {"limit": METADATA_MAX_BYTES, "field": "metadata"}
-            )
         return self
 
     def _check_question(self) -> None:
@@ -214,7 +215,8 @@ def conversation_of(messages: list[OpenAIMessage]) -> list[ChatMessage]:
             case "user":
                 if not message.text.strip():
                     raise _at(f"{field}.content", "the message is empty")
-                _message_size(message.text)
+                if len(message.text.encode()) > MESSAGE_MAX_BYTES:
+                    raise _at(f"{field}.content", f"longer than {MESSAGE_MAX_BYTES} bytes")
                 neutral.append(ChatMessage(role="user", content=message.text))
             case "assistant":
                 neutral.append(_assistant(message, field))

@@ -21,7 +21,7 @@ class Fold:
     text: str = ""
     tools: list[dict[str, Any]] = field(default_factory=list)
     last_id: EventId = BEFORE_ALL
-    #: The terminal event, once seen; a redrive's `queued` clears it.
+    #: The terminal event, once seen; whatever follows it is of a redrive and clears it.
     terminal: dict[str, Any] | None = None
 
     def apply(self, event_id: EventId, event: dict[str, Any]) -> bool:
@@ -29,6 +29,9 @@ class Fold:
         if event_id <= self.last_id:
             return False
         self.last_id = event_id
+        if self.terminal is not None:
+            # Redriven, even if the log lost the `queued` and `started` that said so.
+            self.text, self.tools, self.terminal = "", [], None
         kind = event["kind"]
         if kind == "text":
             self.text += event["text"]
@@ -38,7 +41,7 @@ class Fold:
             self.text, self.tools = event["text"], list(event["tools"])
         elif kind in ("queued", "started"):
             # What was shown of earlier attempts is void.
-            self.text, self.tools, self.terminal = "", [], None
+            self.text, self.tools = "", []
         elif kind in TERMINAL_KINDS:
             self.terminal = event
             self.text = "".join(m["content"] for m in event.get("response", []) if m["role"] == "assistant")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-#: Allocations between two looks at the youngest objects. Python's 700 is meant for small programs: a request alone makes
+#: Allocations between two looks at the youngest objects. Python's 700 suits small programs: one request alone makes
 #: thousands of objects, nearly all of which are freed without the collector.
 YOUNG = 20_000
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from schemas.agent_message import ChatMessage, MessageRole, OpenAIMessage, ToolCall
 from schemas.chat_job import (
-    METADATA_MAX_BYTES,
     Id,
     LanguageTag,
     MessageText,
+    Metadata,
     Name,
     Parameters,
     conversation_of,
@@ -40,15 +39,7 @@ class _Settings(BaseModel):
     )
     parameters: Parameters = Parameters()
     user_id: str | None = Field(default=None, min_length=1, max_length=128)
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Given back as it is, never interpreted.")
-
-    @model_validator(mode="after")
-    def _check_metadata(self) -> Self:
-        if len(orjson.dumps(self.metadata)) > METADATA_MAX_BYTES:
-            raise PydanticCustomError(
-                "too_long", "metadata is larger than {limit} bytes", {"limit": METADATA_MAX_BYTES, "field": "metadata"}
-            )
-        return self
+    metadata: Metadata = Field(default_factory=dict, description="Given back as it is, never interpreted.")
 
     @classmethod
     def from_request(cls, data: Any) -> Self:

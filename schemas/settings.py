@@ -237,6 +237,8 @@ class Settings(BaseSettings):
     def _entry_target(self, name: str, entry: ModelEntry) -> ModelTarget:
         base_url = entry.base_url or self.openai_base_url
         key = os.environ.get(entry.api_key_env)
+        if not key and entry.api_key_env == environment_name("openai_api_key") and self.openai_api_key is not None:
+            key = self.openai_api_key.get_secret_value()  # from the file
         if not key and base_url is None:
             raise ConfigurationError(f"the model {name!r} needs a key in the variable {entry.api_key_env}")
         return ModelTarget(

@@ -222,7 +222,8 @@ def _sqlite_engine(path: Path, *, busy_timeout_s: float) -> Engine:
     def connect() -> sqlite3.Connection:
         # isolation_level None: the driver begins nothing by itself. Each engine is used by one thread at a time.
         connection = sqlite3.connect(path, timeout=SQLITE_BUSY_S, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode=WAL")
+        # Two who give a new file its log at once: one of them is told "locked", whatever its timeout.
+        _insist(lambda: connection.execute("PRAGMA journal_mode=WAL"))
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
         return connection
@@ -232,12 +233,17 @@ def _sqlite_engine(path: Path, *, busy_timeout_s: float) -> Engine:
 
 def _begin(connection: Connection, statement: str) -> None:
     """Begin a transaction, waiting for other writers; SQLAlchemy's own event for it would cost at every statement."""
+    _insist(lambda: connection.exec_driver_sql(statement))
+
+
+def _insist(act: Callable[[], object]) -> None:
+    """Do it as soon as no other process is in the way, within SQLITE_BUSY_S."""
     give_up = time.monotonic() + SQLITE_BUSY_S
     while True:
         try:
-            connection.exec_driver_sql(statement)
-        except OperationalError as error:
-            if "locked" not in str(error.orig) or time.monotonic() > give_up:
+            act()
+        except (sqlite3.OperationalError, OperationalError) as error:
+            if "locked" not in str(error) or time.monotonic() > give_up:
                 raise
             time.sleep(random.uniform(*SQLITE_NAP_S))  # noqa: S311 - spreads writers, keeps no secret
         else:

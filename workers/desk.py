@@ -24,6 +24,7 @@ from storage.jobs.lease import Held
 from storage.jobs.statements import Recorded
 from workers.agent_sessions import agent_session, allowed_tools
 from workers.attempt import Attempt, StopReason
+from workers.cancelling import cancel_all
 from workers.event_writer import EventWriter
 from workers.ring import ring
 from workers.settlement import Settlement
@@ -117,9 +118,7 @@ class Desk:
         """Wait until every attempt is settled."""
         self.begin_shutdown()
         await self._idle.wait()
-        for task in self._later:
-            task.cancel()
-        await asyncio.gather(*self._later, return_exceptions=True)
+        await cancel_all(self._later)
 
     def _release_all(self) -> None:
         for attempt in list(self._attempts.values()):

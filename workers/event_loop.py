@@ -13,6 +13,7 @@ from dramatiq.middleware import AsyncIO
 #: two hundred waiting threads cost 8 % of a core.
 INTERRUPT_CHECK_S = 1.0
 START_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 5.0
 
 
 class ChatEventLoop(AsyncIO):
@@ -25,6 +26,14 @@ class ChatEventLoop(AsyncIO):
         thread.daemon = True
         thread.start(timeout=START_TIMEOUT_S)
         set_event_loop_thread(thread)
+
+    def after_worker_shutdown(self, broker: Any, worker: Any) -> None:
+        thread = get_event_loop_thread()
+        if thread is not None:
+            thread.loop.call_soon_threadsafe(thread.loop.stop)
+            # Not for ever: with anything left open on it uvloop's close never returns. The thread is a daemon.
+            thread.join(STOP_TIMEOUT_S)
+        set_event_loop_thread(None)
 
 
 def worker_loop() -> asyncio.AbstractEventLoop:

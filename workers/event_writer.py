@@ -19,6 +19,7 @@ from storage.event_log import Append, Batch, EventLog
 from storage.jobs.settle import rebuild
 from storage.jobs.statements import Recorded
 from storage.jobs.views import find_transition
+from workers.cancelling import cancel_all
 from workers.job_stream import JobStream
 
 #: Pauses between tries while Redis does not answer.
@@ -47,10 +48,7 @@ class EventWriter:
 
     async def close(self) -> None:
         """Stop sending. What the log does not have yet is left to the reconciler."""
-        tasks = [*self._rebuilds.values(), *([self._task] if self._task else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([*self._rebuilds.values(), *([self._task] if self._task else [])])
 
     def open(self, opening: Recorded, on_lost: Callable[[], None]) -> JobStream:
         """The stream of a new attempt, its `started` on the way.

@@ -20,6 +20,7 @@ from storage.database import Database, open_database
 from storage.event_log import EventLog
 from storage.quarantine import keep
 from storage.redis_client import open_redis
+from workers.cancelling import cancel_all
 from workers.chat_actor import ChatActor
 from workers.control import ControlListener
 from workers.desk import Desk
@@ -133,9 +134,7 @@ class _OpenProcess:
 
     async def close(self) -> None:
         await self.desk.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await self._leases.close()
         await self._writer.close()
         await self._handlers.close()

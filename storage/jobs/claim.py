@@ -131,8 +131,8 @@ def has_work(connection: Connection, lane: str) -> bool:
 def claim(connection: Connection, lane: str, worker: str, lease_us: int) -> Claim | None:
     """Claim the next runnable job: of the due lane with the fewest running, the least recently served.
 
-    Returns None if nothing is runnable. Raises CommitAndRunAgain after a lane that had nothing after all: no transaction
-    holds two.
+    Returns None if nothing is runnable. Raises CommitAndRunAgain after a lane that had nothing after all: then no
+    transaction ever holds two.
     """
     chosen = connection.execute(_FREE_LANE, {"lane": lane}).one_or_none()
     if chosen is None:

@@ -9,15 +9,18 @@ from typing import Any
 
 import orjson
 from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy.dialects.postgresql import insert as upsert
 
 from schemas.errors import JobError
 from schemas.ids import new_id
+from storage.database import RunAgain
 from storage.jobs.statements import Recorded, read_clock, record
 from storage.sessions import NewSession, insert_session
 from storage.tables import dead_letters, job_bodies, jobs
 
 _KNOWN = select(jobs.c.id).where(jobs.c.id == bindparam("job"))
-_INSERT_JOB = insert(jobs)
+#: SQLAlchemy keeps the row count of updates only, unless told to.
+_INSERT_JOB = upsert(jobs).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 _INSERT_BODY = insert(job_bodies)
 _INSERT_DEAD_LETTER = insert(dead_letters)
 #: No digest of an accepted body looks like this, so the id stays taken.
@@ -37,9 +40,9 @@ def refuse(
     if connection.execute(_KNOWN, {"job": job_id}).one_or_none() is not None:
         return []
     now = read_clock(connection)
-    session = NewSession(tenant=tenant, hidden=True, agent_framework=framework)
+    session = NewSession(tenant=tenant, hidden=True, agent_framework=framework, next_seq=2)
     insert_session(connection, session, active_leaf=None, now=now)
-    connection.execute(
+    made = connection.execute(
         _INSERT_JOB,
         {
             "id": job_id,
@@ -61,6 +64,8 @@ def refuse(
             "ended_at": now,
         },
     )
+    if not made.rowcount:
+        raise RunAgain  # somebody else has just stored it
     try:
         orjson.dumps(argument)
     except TypeError:
