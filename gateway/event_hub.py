@@ -13,12 +13,12 @@ from redis.exceptions import RedisError
 from gateway.follower import START, Follower
 from gateway.job_reader import JobReader
 from gateway.subscriptions import Subscriptions
-from gateway.tasks import end_tasks
 from schemas.errors import StorageUnavailable
 from schemas.job_event import EventId
 from storage.database import Database
 from storage.event_log import EventLog, parse_published
 from storage.jobs.views import ENDED_STATUSES, job_states
+from workers.cancelling import cancel_all
 
 #: Readers of logs at once: a reconnect makes every follower read.
 TURNS = 32
@@ -57,7 +57,7 @@ class EventHub:
 
     async def __aexit__(self, *_: object) -> None:
         self.stop()
-        await end_tasks(self._tasks)
+        await cancel_all(self._tasks)
 
     def follow(self, tenant: str, job_id: str, after: EventId = START) -> Follower:
         """A follower of the job's events behind `after`; whoever asks lets it go, by using it as a context.

@@ -15,6 +15,7 @@ import uvicorn
 from gateway.app import Gateway, create_app
 from gateway.guard import is_loopback
 from schemas.errors import ConfigurationError
+from schemas.garbage import settle_in
 from schemas.logs import configure_logging
 from schemas.settings import Settings
 
@@ -111,6 +112,7 @@ class GatewayServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        settle_in()
         logger.info("the gateway listens", url=self.url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

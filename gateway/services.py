@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gateway.event_hub import EventHub
-from gateway.tasks import end_tasks
 from schemas.settings import Settings
 from storage.database import Database, open_database
 from storage.event_log import EventLog
 from storage.redis_client import open_redis
+from workers.cancelling import cancel_all
 from workers.producer import Producer
 from workers.reconciler import Reconciler
 
@@ -51,7 +51,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
                 async with EventHub(log, database, idle_check_s=settings.idle_check_s) as hub:
                     yield Services(settings, database, log, producer, hub)
             finally:
-                await end_tasks([reconciling])
+                await cancel_all([reconciling])
         finally:
             await redis.aclose()
     finally:

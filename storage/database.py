@@ -100,7 +100,6 @@ class PostgresDatabase(Database):
 
     def __init__(self, url: str | URL, *, pool_size: int = 8) -> None:
         # The ping costs a tenth of a millisecond and spares the first request after a server restart its error.
-        # Parameters are people's words: they must not get into an error's text, and with it into logs.
         self._engine = create_async_engine(
             url,
             pool_size=pool_size,
@@ -108,7 +107,7 @@ class PostgresDatabase(Database):
             pool_timeout=10,
             pool_pre_ping=True,
             pool_use_lifo=True,
-            hide_parameters=True,
+            hide_parameters=True,  # they hold what people wrote, and errors are logged
         )
 
     async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:

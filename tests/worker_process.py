@@ -1,7 +1,7 @@
 """A real worker, started as a process of its own as `chatmill worker`, for tests.
 
-    async with WorkerProcess(folder, settings) as worker:
-        await worker.ready()
+async with WorkerProcess(folder, settings) as worker:
+    await worker.ready()
 """
 
 from __future__ import annotations

@@ -74,9 +74,9 @@ class ChatBroker(RedisBroker):
     def find_fetched(self, queue_name: str, data: bytes, besides: Container[str]) -> str | None:
         """The id of a fetched message by its bytes, `besides` the ids known: Redis hands out bodies without ids."""
         for redis_id in self._fetched(queue_name):
-            if redis_id.decode() not in besides:
-                if self.client.hget(f"{self.namespace}:{queue_name}.msgs", redis_id) == data:
-                    return redis_id.decode()
+            key = f"{self.namespace}:{queue_name}.msgs"
+            if redis_id.decode() not in besides and self.client.hget(key, redis_id) == data:
+                return redis_id.decode()
         return None
 
     def keep_unreadable(self, queue_name: str, redis_id: str, reason: str) -> None:

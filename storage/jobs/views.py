@@ -81,14 +81,6 @@ def job_state(connection: Connection, tenant: str, job_id: str) -> tuple[str, in
     return row.status, row.epoch
 
 
-def ended_jobs(connection: Connection, job_ids: Sequence[str]) -> dict[str, EventId]:
-    """Of these jobs, the ended ones with the id of their terminal event: one question for many streams."""
-    if not job_ids:
-        return {}
-    rows = connection.execute(_STATES, {"jobs": list(job_ids)})
-    return {row.id: EventId(row.epoch, 1) for row in rows if row.status in ENDED_STATUSES}
-
-
 def job_states(connection: Connection, job_ids: Sequence[str]) -> dict[str, str]:
     """The status of each of these jobs that there is: one question for many streams."""
     if not job_ids:

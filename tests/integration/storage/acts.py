@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from sqlalchemy import Connection, Table, select, update
 from schemas.agent_message import AgentMessage
 from schemas.chat_job import ChatJob
 from schemas.errors import JobError
+from schemas.job_event import rfc3339
 from storage.clock import to_us
 from storage.database import Database
 from storage.jobs.accept import Accepted, accept
@@ -98,3 +100,14 @@ async def everything(database: Database) -> dict[str, Sequence[dict[str, Any]]]:
 async def kinds(database: Database, job_id: str) -> list[str]:
     """The kinds of the job's transitions, in order."""
     return [found["kind"] for found in await rows(database, transitions, job_id=job_id)]
+
+
+async def event_of(database: Database, recorded: Recorded) -> dict[str, Any]:
+    """The event as stored, which must be the one returned."""
+    stored = await row(database, transitions, job_id=recorded.job_id, epoch=recorded.epoch)
+    assert stored["event"].encode() == recorded.event
+    assert stored["kind"] == recorded.kind
+    event: dict[str, Any] = json.loads(recorded.event)
+    assert event["job_id"] == recorded.job_id
+    assert event["at"] == rfc3339(stored["at"])
+    return event

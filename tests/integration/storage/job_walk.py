@@ -1,20 +1,17 @@
-"""The steps of the random walk: every transition, by those who may make it and by those who no longer may."""
+"""The rest of the steps: how attempts end, by those who may end them and by those who no longer may."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import update
-
-from schemas.chat_job import ChatJob
-from schemas.errors import Conflict, InvalidRequest, JobError, NotFound
+from schemas.errors import Conflict, JobError, NotFound
 from storage.clock import to_us
-from storage.jobs import accept, cancel, claim, lease, reconcile, settle, views
+from storage.jobs import cancel, lease, reconcile, settle, views
 from storage.sessions import delete_session
-from storage.tables import lanes
-from tests.integration.storage.acts import BROKEN, FRAMEWORK, HOPELESS, LEASE_US
+from tests.integration.storage.acts import BROKEN, HOPELESS, LEASE_US
+from tests.integration.storage.claim_walk import ClaimWalk
 from tests.integration.storage.rules import UNFINISHED, Row, require
-from tests.integration.storage.walk import NOTHING, QUEUES, TENANTS, WORKERS, Change, Held, Walk
+from tests.integration.storage.walk import NOTHING, WORKERS, Change
 
 MAX_FAILURES = 2
 
@@ -23,7 +20,7 @@ def to_be_stopped(job: Row) -> bool:
     return job["cancel_reason"] is not None
 
 
-class JobWalk(Walk):
+class JobWalk(ClaimWalk):
     """All the steps, with how often each is taken."""
 
     steps: ClassVar[dict[str, int]] = {
@@ -46,122 +43,6 @@ class JobWalk(Walk):
         "spoil_a_hint": 3,
         "delete_a_session": 9,
     }
-
-    async def accept_a_job(self) -> Change:
-        (tenant,) = self.rng.choices(TENANTS, (6, 3, 2))
-        about: dict[str, Any] = {
-            "tenant": tenant,
-            "queue": self.rng.choices(QUEUES, (3, 1))[0],
-            "priority": self.rng.choice((-1, 0, 0, 1)),
-            "deadline_s": self.rng.choice((8, 20, 600, 600, 600)),
-        }
-        sessions = [one["id"] for one in self.tables.sessions.values() if one["tenant"] == tenant and not one["hidden"]]
-        if sessions and self.chance(0.5):
-            about["session_id"] = self.rng.choice(sessions)
-        job = ChatJob(message=f"question {self.rng.random()}", **about)
-        return await self._accept(job)
-
-    async def answer_again(self) -> Change:
-        questions = [
-            one
-            for one in self.tables.messages.values()
-            if one["role"] == "user" and one["session_id"] in self.tables.sessions
-        ]
-        if not questions:
-            return NOTHING
-        # Those that never got a place are rare, and the reason for this step.
-        unplaced = [one for one in questions if not one["placed"]]
-        question = self.rng.choice(unplaced if unplaced and self.chance(0.5) else questions)
-        job = ChatJob(tenant=question["tenant"], reply_to=question["id"], session_id=question["session_id"])
-        return await self._accept(job, new_messages=0)
-
-    async def _accept(self, job: ChatJob, new_messages: int = 1) -> Change:
-        accepted = await self.database.write(accept.accept, job, FRAMEWORK)
-        require(accepted.created, "a new job is made", accepted)
-        self.known.append(job)
-        if job.tenant == "narrow":
-            narrow = update(lanes).where(lanes.c.tenant == "narrow").values(running_limit=1)
-            await self.database.write(lambda connection: connection.execute(narrow))
-        self.seen["accepted behind another"] += accepted.recorded is not None and accepted.recorded.wakes is None
-        return Change(new_jobs=1, new_messages=new_messages)
-
-    async def accept_again(self) -> Change:
-        known = [job for job in self.known if job.job_id in self.tables.jobs]
-        if not known:
-            return NOTHING
-        job = self.rng.choice(known)
-        if self.chance(0.4):
-            accepted = await self.database.write(accept.accept, job, FRAMEWORK)
-            require(not accepted.created and accepted.recorded is None, "the same request finds its job", accepted)
-            self.seen["accepted again"] += 1
-            return NOTHING
-        other = job.model_copy(update=self.rng.choice(({"metadata": {"other": 1}}, {"tenant": "foreign"})))
-        try:
-            await self.database.write(accept.accept, other, FRAMEWORK)
-        except (InvalidRequest, NotFound):
-            self.seen["id refused"] += 1
-        else:
-            require(False, "an id is one request of one tenant", other)
-        return NOTHING
-
-    async def claim_a_job(self) -> Change:
-        queue, worker = self.rng.choices(QUEUES, (3, 1))[0], self.rng.choice(WORKERS)
-        claimed = await self.database.write(claim.claim, queue, worker, LEASE_US)
-        open_lanes = self._open_lanes(queue)
-        self.seen["lane full"] += any(lane["running"] >= lane["running_limit"] for lane in self.tables.lanes.values())
-        if claimed is None:
-            require(not open_lanes, "what is runnable is found", open_lanes)
-            self.seen["claim found nothing"] += 1
-            return NOTHING
-        job = self.tables.jobs[claimed.job_id]
-        runnable = self._runnable(queue, claimed.tenant, claimed.claimed_at)
-        require(job in runnable, "only a due, queued head runs", job)
-        best = min(runnable, key=lambda one: (one["rank"], one["due_at"], one["id"]))
-        require(job == best, "the best of its lane runs", job, best)
-        lane = self.tables.lanes[queue, claimed.tenant]
-        for other in open_lanes:
-            turns = [(one["running"], one["last_served"]) for one in (lane, other)]
-            require(turns[0] <= turns[1], "the lane with fewest running is served", lane, other)
-        self.seen["claim after a wrong hint"] += any(
-            one["lane"] == queue
-            and one["next_due"] is not None
-            and one["next_due"] <= self.tables.now
-            and (one["running"], one["last_served"]) < (lane["running"], lane["last_served"])
-            and one["running"] < one["running_limit"]
-            for one in self.tables.lanes.values()
-        )
-        self.seen["retry claimed"] += job["failures"] > 0
-        if self.chance(0.12):
-            self.seen["claim whose reply was lost"] += 1
-        else:
-            self.remember(Held(claimed, worker, claimed.epoch))
-        started = {"status": "running", "epoch": job["epoch"] + 1, "attempt": job["attempt"] + 1, "worker": worker}
-        change = Change(jobs={job["id"]: started})
-        question = self.tables.messages[job["user_message_id"]]
-        if not question["placed"]:
-            change.placed.add(question["id"])
-            self.seen["unplaced message answered again"] += job["regenerates"]
-        leaf = self.tables.sessions[job["session_id"]]["active_leaf"]
-        parent = question["parent_id"] if question["placed"] else leaf
-        require(claimed.history_leaf == parent, "the history ends at the message's parent", claimed, question)
-        return change
-
-    def _runnable(self, queue: str, tenant: str, now: int) -> list[Row]:
-        return [
-            job
-            for job in self.tables.jobs.values()
-            if (job["lane"], job["tenant"], job["status"], job["head"]) == (queue, tenant, "queued", True)
-            and job["due_at"] <= now < job["deadline_at"]
-        ]
-
-    def _open_lanes(self, queue: str) -> list[Row]:
-        """Lanes that had room and something runnable before the step."""
-        now = self.tables.now
-        return [
-            lane
-            for (name, tenant), lane in self.tables.lanes.items()
-            if name == queue and lane["running"] < lane["running_limit"] and self._runnable(queue, tenant, now)
-        ]
 
     async def finish(self) -> Change:
         held = self.any_held(to_be_stopped)

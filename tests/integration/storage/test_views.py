@@ -11,9 +11,8 @@ from schemas.ids import new_id
 from schemas.job_event import EventId
 from storage.clock import to_us
 from storage.database import Database
-from storage.jobs.settle import fail, finish, rebuild
+from storage.jobs.settle import fail, finish
 from storage.jobs.views import (
-    ended_jobs,
     find_transition,
     get_attempts,
     get_job,
@@ -81,16 +80,13 @@ async def test_every_attempt_is_told_in_order(database: Database) -> None:
     ]
 
 
-async def test_the_ended_ones_of_many_jobs_come_with_the_id_of_their_end(database: Database) -> None:
+async def test_the_states_of_many_jobs_come_in_one_answer_without_those_nobody_has(database: Database) -> None:
     await ask(database)
     claimed = await take(database)
-    rebuilt = await database.write(rebuild, claimed.job_id, claimed.epoch, "", [])
-    await database.write(fail, claimed.job_id, rebuilt.epoch, HOPELESS, delay_us=0)
+    await database.write(fail, claimed.job_id, claimed.epoch, HOPELESS, delay_us=0)
     live = await ask(database)
     ids = [claimed.job_id, live.job_id, new_id()]
-    assert await database.read(ended_jobs, ids) == {claimed.job_id: EventId(3, 1)}
     assert await database.read(job_states, ids) == {claimed.job_id: "dead", live.job_id: "queued"}
-    assert await database.read(ended_jobs, []) == {}
     assert await database.read(job_states, []) == {}
 
 

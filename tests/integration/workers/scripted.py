@@ -71,8 +71,8 @@ class ScriptedHandler(BaseAgentHandler):
     ) -> AsyncGenerator[StreamEvent, None]:
         said: list[str] = []
         answer: str | None = None
-        for name, *arguments in self._steps(user_message):
-            argument = arguments[0] if arguments else None
+        for name, *arguments in self._script(user_message):
+            argument: Any = arguments[0] if arguments else None
             match name:
                 case "text":
                     said.append(argument)
@@ -95,7 +95,7 @@ class ScriptedHandler(BaseAgentHandler):
         usage = Usage(prompt_tokens=1, completion_tokens=len(said), total_tokens=1 + len(said))
         yield StreamEvent("final", response=[AgentMessage.assistant(text)], usage=usage)
 
-    def _steps(self, user_message: str) -> list[Any]:
+    def _script(self, user_message: str) -> list[Any]:
         played: Any = json.loads(user_message)
         if isinstance(played, dict):
             played = played.get(str(self.session.attempt), played.get("else"))
@@ -106,7 +106,7 @@ class ScriptedHandler(BaseAgentHandler):
 async def _act(name: str, argument: Any) -> None:
     match name:
         case "touch":
-            Path(argument).touch()
+            Path(argument).touch()  # noqa: ASYNC240 - a local file of the test
         case "until":
             await _file(Path(argument))
         case "block":
@@ -122,5 +122,5 @@ async def _act(name: str, argument: Any) -> None:
 
 
 async def _file(path: Path) -> None:
-    while not path.exists():  # noqa: ASYNC240 - a local file of the test
+    while not path.exists():  # noqa: ASYNC110, ASYNC240 - files are what a test in another process can make
         await asyncio.sleep(LOOK_S)

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, make_url
 import storage.database
 from schemas.errors import StorageUnavailable
 from storage.database import Database, open_database
+from storage.jobs import settle
 from storage.tables import messages
 from tests.integration.workers.mill import Mill, eventually, file_appears
 from tests.integration.workers.scripted import script, scripts
@@ -198,7 +199,7 @@ async def test_an_answer_no_database_takes_is_a_failure_and_then_a_dead_letter(
     def refuse(*arguments: Any) -> Any:
         raise ValueError("the answer: secret words")
 
-    monkeypatch.setattr(settlement.settle, "finish", refuse)
+    monkeypatch.setattr(settle, "finish", refuse)
     job_id = await mill.answer(script("secret words"))
     assert await mill.transitions(job_id) == ["accept", "claim", "fail", "claim", "fail"]
     (letter,) = await mill.dead_letters(job_id)

@@ -114,7 +114,9 @@ async def test_an_attempt_that_takes_too_long_is_tried_again(redis_url: str, dat
 
 
 async def test_text_no_database_takes_is_shown_and_saved_mended(mill: Mill) -> None:
-    job_id = await mill.answer(script("nul\x00 half\ud83d", " pair\ud83d", "\ude00", ("tool", {**CALL, "args": {"\x00": "\ud800"}})))
+    job_id = await mill.answer(
+        script("nul\x00 half\ud83d", " pair\ud83d", "\ude00", ("tool", {**CALL, "args": {"\x00": "\ud800"}}))
+    )
     fold = await mill.fold(job_id)
     assert fold.text == "nul� half� pair😀"
     (saved,) = await mill.rows(messages, job_id=job_id, role="assistant")
@@ -183,5 +185,3 @@ async def test_the_joined_text_of_the_events_is_the_saved_answer_before_the_end_
     *before, (_, final) = await lite_mill.events(job_id)
     said = "".join(event["text"] for _, event in before if event["kind"] == "text")
     assert said == "".join(m["content"] for m in final["response"])
-
-

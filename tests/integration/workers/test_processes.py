@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.integration.workers.scripted import script, scripts
 from tests.worker_process import WorkerProcess
 
 #: Short enough for a test to see it pass, long enough for a busy machine to renew it.
-LEASE = {"lease_s": 2, "lease_renew_s": 0.3, "reconcile_s": 0.2}
+LEASE: dict[str, Any] = {"lease_s": 2, "lease_renew_s": 0.3, "reconcile_s": 0.2}
 SECRETS = ("a secret sentence", "sk-abcdefgh12345678")
 
 
@@ -52,9 +53,7 @@ async def start(mill: Mill, tmp_path: Path) -> AsyncIterator[Start]:
         yield start
 
 
-async def test_two_workers_share_a_queue_and_each_job_runs_once_each_session_in_order(
-    mill: Mill, start: Start
-) -> None:
+async def test_two_workers_share_a_queue_and_each_job_runs_once_each_session_in_order(mill: Mill, start: Start) -> None:
     await asyncio.gather(start(), start(processes=2))
     chains = []
     for place in range(10):
@@ -69,7 +68,7 @@ async def test_two_workers_share_a_queue_and_each_job_runs_once_each_session_in_
             assert await mill.transitions(job_id) == ["accept", "claim", "finish"]
             texts.append((await mill.fold(job_id)).text)
             served[(await mill.attempts(job_id))[0]["worker"]] += 1
-        assert all(earlier in later for earlier, later in zip(texts, texts[1:], strict=False))
+        assert all(earlier in later for earlier, later in pairwise(texts))
     assert len(served) == 3, "every process has done some of it"
 
 
@@ -85,12 +84,17 @@ async def test_a_job_whose_worker_was_killed_is_answered_by_another(mill: Mill, 
     first, second = await mill.attempts(job_id)
     assert (first["error_class"], first["worker"]) == ("WorkerLost", victim.workers()[0])
     assert second["worker"] == other.workers()[0]
-    await eventually(lambda: _told(mill, job_id))
+    await told(mill, job_id)
     assert (await mill.fold(job_id)).text == "whole"
 
 
-async def _told(mill: Mill, job_id: str) -> bool:
-    return (await mill.fold(job_id)).terminal is not None
+async def told(mill: Mill, job_id: str) -> None:
+    """Wait until the job's log has its end."""
+
+    async def look() -> bool:
+        return (await mill.fold(job_id)).terminal is not None
+
+    await eventually(look)
 
 
 @pytest.mark.slow
@@ -102,7 +106,7 @@ async def test_a_job_that_kills_its_worker_every_time_is_dead_after_the_second(m
     worker.start()
     await worker.ended()
     worker.start()
-    await eventually(lambda: _told(mill, job_id))
+    await told(mill, job_id)
     assert await mill.transitions(job_id) == ["accept", "claim", "expire", "claim", "expire"]
     assert (await mill.events(job_id))[-1][1]["kind"] == "failed"
     (letter,) = await mill.dead_letters(job_id)
@@ -157,7 +161,7 @@ async def test_a_worker_told_to_end_finishes_short_answers_and_hands_long_ones_o
     assert (await mill.ended(long))["failures"] == 0
     assert await mill.transitions(long) == ["accept", "claim", "release", "claim", "finish"]
     assert [attempt["worker"] for attempt in await mill.attempts(long)] == [worker.workers()[0], other.workers()[0]]
-    await eventually(lambda: _told(mill, long))
+    await told(mill, long)
     assert await mill.kinds(long) == ["queued", "started", "text", "requeued", "started", "text", "final"]
 
 
@@ -204,9 +208,7 @@ async def test_a_worker_with_a_wrong_setting_says_so_and_ends(mill: Mill, tmp_pa
 
 
 @pytest.mark.slow
-async def test_sql_and_the_log_agree_after_workers_were_killed_under_load(
-    mill: Mill, start: Start
-) -> None:
+async def test_sql_and_the_log_agree_after_workers_were_killed_under_load(mill: Mill, start: Start) -> None:
     """Every job ends once, the log's end is SQL's, the text is the saved one."""
     workers = [await start(), await start()]
     accepted = [await mill.accept(script(*(f"<{n}>" for n in range(20)), ("block", 0.02))) for _ in range(60)]
@@ -218,7 +220,7 @@ async def test_sql_and_the_log_agree_after_workers_were_killed_under_load(
     for job_id in accepted:
         job = await mill.ended(job_id)
         assert job["status"] == "finished"
-        await eventually(lambda job_id=job_id: _told(mill, job_id))
+        await told(mill, job_id)
         fold = await mill.fold(job_id)
         assert fold.last_id == EventId(job["epoch"], 1)
         (saved,) = await mill.rows(messages, job_id=job_id, role="assistant")

@@ -112,7 +112,7 @@ async def test_a_redis_that_hangs_holds_up_no_answer(mill: Mill, own_valkey: Val
     job_id = await mill.accept(script("a", ("touch", str(begun)), ("until", str(go)), "b"))
     looking = mill.looking()
     await file_appears(begun)
-    await mill.redis.execute_command("CLIENT", "PAUSE", "60000", "ALL")
+    await mill.redis.client_pause(60_000)
     go.touch()
     async with asyncio.timeout(10):
         await looking
@@ -269,9 +269,7 @@ async def test_two_reconcilers_append_and_ring_no_more_than_one(
         assert [await mill.kinds(job_id) for job_id in jobs] == [["final"]] * 5
 
 
-async def test_a_redis_without_room_holds_up_no_answer(
-    own_valkey: Valkey, mill: Mill, tmp_path: Path
-) -> None:
+async def test_a_redis_without_room_holds_up_no_answer(own_valkey: Valkey, mill: Mill, tmp_path: Path) -> None:
     begun, go = tmp_path / "begun", tmp_path / "go"
     job_id = await mill.accept(script("a", ("touch", str(begun)), ("until", str(go)), "b"))
     looking = mill.looking()

@@ -85,7 +85,9 @@ async def test_a_running_job_is_cancelled_by_the_flag_alone(
         assert (await mill.fold(job_id)).text == "so far"
 
 
-async def test_the_next_turn_of_a_cancelled_conversation_goes_on_from_what_was_shown(mill: Mill, tmp_path: Path) -> None:
+async def test_the_next_turn_of_a_cancelled_conversation_goes_on_from_what_was_shown(
+    mill: Mill, tmp_path: Path
+) -> None:
     job_id, looking = await running(mill, tmp_path, "so far")
     mill.desk.cancel(job_id, "enough")
     await settled(looking)
@@ -203,7 +205,7 @@ async def test_six_shutdowns_under_one_job_count_as_a_failure(
     for _ in range(6):
         async with Mill(redis_url, database_url, namespace, shutdown_grace_s=0) as mill:
             looking = mill.looking()
-            await eventually(lambda: _is_running(mill, job_id))  # noqa: B023 - awaited at once
+            await eventually(lambda: _is_running(mill, job_id))
             await mill.desk.close()
             await settled(looking)
     async with Mill(redis_url, database_url, namespace) as last:
@@ -323,9 +325,7 @@ async def test_the_lease_thread_tells_an_attempt_that_has_lost_its_job(
         assert await mill.transitions(job_id) == ["accept", "claim"]
 
 
-async def test_an_order_nobody_understands_is_ignored_and_the_next_one_heard(
-    redis_url: str, namespace: str
-) -> None:
+async def test_an_order_nobody_understands_is_ignored_and_the_next_one_heard(redis_url: str, namespace: str) -> None:
     heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
     redis = open_redis(redis_url)
     listening = asyncio.create_task(

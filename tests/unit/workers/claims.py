@@ -25,7 +25,7 @@ def opening(job_id: str | None = None, epoch: int = 1) -> Recorded:
 def a_claim(text: str = "hello", *, attempt: int = 1, epoch: int = 1) -> Claim:
     """An attempt as claimed."""
     job = ChatJob(message=text)
-    session = {"system": None, "language": None, "tools": None, "parameters": {}}
+    session: dict[str, Any] = {"system": None, "language": None, "tools": None, "parameters": {}}
     return Claim(
         job_id=job.job_id,
         tenant=job.tenant,

@@ -119,7 +119,8 @@ class FakeDatabase(Database):
         await asyncio.sleep(0)
         if next(iter(self.read_faults), OK) != OK:
             raise StorageUnavailable("the database does not answer")
-        result: T = self._read(*args, **kwargs)
+        found: Any = self._read(*args, **kwargs)
+        result: T = found
         return result
 
     async def close(self) -> None:

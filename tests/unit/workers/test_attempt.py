@@ -70,7 +70,7 @@ class Running:
 
     async def until_shown(self, text: str) -> None:
         async with asyncio.timeout(5):
-            while self.stream.text != text:
+            while self.stream.text != text:  # noqa: ASYNC110 - one turn of the loop at a time
                 await asyncio.sleep(0)
 
 
@@ -191,7 +191,9 @@ MALFORMED_NOTES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("note", MALFORMED_NOTES)
-async def test_a_malformed_tool_note_is_a_failure_of_the_agent_and_leaves_nothing_unsayable(note: dict[str, Any]) -> None:
+async def test_a_malformed_tool_note_is_a_failure_of_the_agent_and_leaves_nothing_unsayable(
+    note: dict[str, Any],
+) -> None:
     running = Running(plays(*say("a"), tool(**{"status": "started", **note}), final("a")))
     ending = await running.ending()
     assert isinstance(ending, Failed)
@@ -315,8 +317,8 @@ async def test_an_attempt_that_was_stopped_before_it_began_never_calls_its_handl
 async def test_an_answer_that_was_complete_before_the_stop_is_kept() -> None:
     running = Running(plays(*say("a"), final("a")))
     await running.until_shown("a")
-    while running.attempt._work is not None and not running.attempt._work.done():
-        await asyncio.sleep(0)
+    assert running.attempt._work is not None
+    await asyncio.wait([running.attempt._work])
     running.attempt.stop(StopReason.CANCEL, "too late")
     assert isinstance(await running.ending(), Answered)
 

@@ -35,7 +35,9 @@ def partial(*steps: str | ToolNote) -> PartialAnswer:
 def shape(answer: PartialAnswer) -> list[Any]:
     """The messages, each as its role and what matters of it."""
     return [
-        (m.content, [call["id"] for call in m.tool_calls or ()]) if m.role == "assistant" else (m.tool_call_id, m.content)
+        (m.content, [call["id"] for call in m.tool_calls or ()])
+        if m.role == "assistant"
+        else (m.tool_call_id, m.content)
         for m in answer.messages()
     ]
 
@@ -90,7 +92,9 @@ def test_a_result_without_a_call_is_left_out() -> None:
 
 
 calls = st.sampled_from("abc")
-steps = st.lists(st.one_of(st.text(max_size=3), st.builds(started, calls), st.builds(finished, calls, st.text(max_size=3))))
+steps = st.lists(
+    st.one_of(st.text(max_size=3), st.builds(started, calls), st.builds(finished, calls, st.text(max_size=3)))
+)
 
 
 @settings(max_examples=300, deadline=None)

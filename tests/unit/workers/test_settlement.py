@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
@@ -14,6 +14,7 @@ import pytest
 from schemas.agent_message import AgentMessage
 from schemas.errors import JobError, StorageUnavailable, TransitionRefused
 from schemas.settings import Settings
+from storage.jobs import settle
 from storage.jobs.settle import AttemptRecord
 from storage.jobs.statements import Recorded
 from tests.unit.workers.claims import a_claim, recorded
@@ -68,10 +69,8 @@ class Row:
     def read(self, job_id: str, epoch: int) -> Recorded | None:
         found = self.transitions.get(epoch)
         for commit in self.late:
-            try:
+            with suppress(TransitionRefused):
                 commit()
-            except TransitionRefused:
-                pass
         self.late.clear()
         return found
 
@@ -105,7 +104,7 @@ class Bench:
         for name, event_kind in (
             ("finish", "final"), ("fail", "retrying"), ("cancel", "cancelled"), ("release", "requeued"),
         ):  # fmt: skip
-            monkeypatch.setattr(settlement_module.settle, name, self.row.transition(name, event_kind))
+            monkeypatch.setattr(settle, name, self.row.transition(name, event_kind))
         self.database = LateDatabase(self.row, faults)
         self.log = FakeLog()
         self.writer = EventWriter(self.database, self.log.log)
@@ -133,8 +132,8 @@ class Benches:
 
 
 @pytest.fixture
-def a_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Benches]:
-    yield Benches(monkeypatch)
+def a_bench(monkeypatch: pytest.MonkeyPatch) -> Benches:
+    return Benches(monkeypatch)
 
 
 ENDINGS: list[tuple[Ending, str, str]] = [
@@ -195,7 +194,9 @@ async def test_an_attempt_that_turns_out_lost_while_its_text_is_flushed_writes_n
     async with a_bench() as bench:
         taken = recorded("expire", 2, "retrying", job_id=bench.row.job_id)
         await bench.log.append(bench.stream.next_batch() or pytest.fail("nothing to send"))
-        bench.log.entries[bench.row.job_id].append((bench.log.entries[bench.row.job_id][0][0]._replace(epoch=2), taken.event))
+        bench.log.entries[bench.row.job_id].append(
+            (bench.log.entries[bench.row.job_id][0][0]._replace(epoch=2), taken.event)
+        )
         bench.stream.add_text("late")
         assert await bench.settle(ANSWERED) is None
         assert bench.database.writes == []
@@ -210,9 +211,7 @@ async def test_an_answer_the_database_refuses_to_store_is_a_failure_like_any_oth
         assert len(bench.row.commits) == 1
 
 
-async def test_a_log_that_does_not_answer_holds_up_no_commit(
-    a_bench: Benches, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_log_that_does_not_answer_holds_up_no_commit(a_bench: Benches, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settlement_module, "LOG_TIMEOUT_S", 0.01)
     async with a_bench() as bench:
         bench.log.faults = iter(lambda: LOST_BEFORE, "never")
@@ -228,7 +227,7 @@ async def test_random_outages_never_commit_twice_nor_lose_what_was_committed(a_b
         async with a_bench(*faults) as bench:
             bench.database.read_faults = iter(chance.choices((OK, LOST_BEFORE), k=4))
             if chance.random() < 0.2:
-                bench.row.late.append(lambda: bench.row.move("expire", "retrying"))  # noqa: B023 - used in this round
+                bench.row.late.append(lambda: bench.row.move("expire", "retrying"))
             ending, kind, event_kind = chance.choice(ENDINGS)
             made = await bench.settle(ending)
             ours = bench.row.transitions[2].kind == kind
@@ -264,8 +263,12 @@ async def test_a_busy_provider_is_given_some_seconds(a_bench: Benches) -> None:
     assert BUSY_DELAY_S * (1 - JITTER) <= min(found) <= max(found) <= BUSY_DELAY_S * (1 + JITTER)
 
 
-@pytest.mark.parametrize(("asked", "waited"), [(7.0, 7.0), (0.0, 0.0), (10_000.0, MAX_DELAY_S), (float("inf"), MAX_DELAY_S)])
-async def test_the_pause_a_provider_asks_for_is_kept_within_reason(a_bench: Benches, asked: float, waited: float) -> None:
+@pytest.mark.parametrize(
+    ("asked", "waited"), [(7.0, 7.0), (0.0, 0.0), (10_000.0, MAX_DELAY_S), (float("inf"), MAX_DELAY_S)]
+)
+async def test_the_pause_a_provider_asks_for_is_kept_within_reason(
+    a_bench: Benches, asked: float, waited: float
+) -> None:
     assert set(await delays(a_bench, failure(charged=False, retry_after=asked))) == {waited}
 
 
