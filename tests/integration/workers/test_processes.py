@@ -22,14 +22,14 @@ from tests.integration.workers.scripted import script, scripts
 from tests.worker_process import WorkerProcess
 
 #: Short enough for a test to see it pass, long enough for a busy machine to renew it.
-LEASE: dict[str, Any] = {"lease_s": 2, "lease_renew_s": 0.3, "reconcile_s": 0.2}
+SHORT_LEASE: dict[str, Any] = {"lease_s": 3, "lease_renew_s": 0.3, "reconcile_s": 0.2}
 SECRETS = ("a secret sentence", "sk-abcdefgh12345678")
 
 
 @pytest_asyncio.fixture
 async def mill(redis_url: str, sqlite_url: str, namespace: str) -> AsyncIterator[Mill]:
     """Looks on from beside the workers."""
-    async with Mill(redis_url, sqlite_url, namespace, threads=4, **LEASE) as mill:
+    async with Mill(redis_url, sqlite_url, namespace, threads=4, reconcile_s=0.2) as mill:
         yield mill
 
 
@@ -73,11 +73,11 @@ async def test_two_workers_share_a_queue_and_each_job_runs_once_each_session_in_
 
 
 async def test_a_job_whose_worker_was_killed_is_answered_by_another(mill: Mill, start: Start, tmp_path: Path) -> None:
-    victim = await start()
+    victim = await start(**SHORT_LEASE)
     begun = tmp_path / "begun"
     job_id = await mill.accept(scripts(a1=["half", ("touch", str(begun)), ("until", "/nowhere")], a2=["whole"]))
     await file_appears(begun)
-    other = await start()
+    other = await start(**SHORT_LEASE)
     victim.kill()
     await mill.ended(job_id)
     assert await mill.transitions(job_id) == ["accept", "claim", "expire", "claim", "finish"]
@@ -100,7 +100,7 @@ async def told(mill: Mill, job_id: str) -> None:
 @pytest.mark.slow
 async def test_a_job_that_kills_its_worker_every_time_is_dead_after_the_second(mill: Mill, start: Start) -> None:
     job_id = await mill.accept(script("half", ("kill",)))
-    worker = await start()
+    worker = await start(**SHORT_LEASE)
     code = await worker.ended()
     assert code != 0, "or nobody would start it again"
     worker.start()
@@ -118,15 +118,15 @@ async def test_a_job_that_kills_its_worker_every_time_is_dead_after_the_second(m
 async def test_a_worker_that_froze_past_its_lease_writes_nothing_when_it_wakes_and_goes_on(
     mill: Mill, start: Start, tmp_path: Path
 ) -> None:
-    zombie = await start()
+    zombie = await start(**SHORT_LEASE)
     begun, go = tmp_path / "begun", tmp_path / "go"
     job_id = await mill.accept(
         scripts(a1=["zombie", ("touch", str(begun)), ("until", str(go)), " speaks"], a2=["other"])
     )
     await file_appears(begun)
-    other = await start()
+    other = await start(**SHORT_LEASE)
     zombie.pause()
-    await mill.ended(job_id)
+    await told(mill, job_id)
     go.touch()
     before = await mill.events(job_id)
     zombie.resume()
@@ -210,7 +210,7 @@ async def test_a_worker_with_a_wrong_setting_says_so_and_ends(mill: Mill, tmp_pa
 @pytest.mark.slow
 async def test_sql_and_the_log_agree_after_workers_were_killed_under_load(mill: Mill, start: Start) -> None:
     """Every job ends once, the log's end is SQL's, the text is the saved one."""
-    workers = [await start(), await start()]
+    workers = [await start(**SHORT_LEASE), await start(**SHORT_LEASE)]
     accepted = [await mill.accept(script(*(f"<{n}>" for n in range(20)), ("block", 0.02))) for _ in range(60)]
     await mill.ended(accepted[5])
     workers[0].kill()
