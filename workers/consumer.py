@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 WAIT_S = 0.5
 
 #: Redis is away, or SQL when an unreadable message has to be kept: dramatiq then makes a new consumer.
-_AWAY = (redis.ConnectionError, redis.TimeoutError, StorageUnavailable, TimeoutError)
+_AWAY = (redis.RedisError, OSError, StorageUnavailable, TimeoutError)
 
 
 class QuietMessage(MessageProxy):

@@ -81,6 +81,11 @@ class LeaseThread:
                     logger.warning("leases not renewed: SQL does not answer", error=str(error))
                     pause = RETRY_S
                     continue
+                except Exception:
+                    # Without this thread every job of the process would expire.
+                    logger.exception("leases not renewed")
+                    pause = RETRY_S
+                    continue
                 self._loop.call_soon_threadsafe(self._tell, renewal)
         finally:
             await database.close()

@@ -173,7 +173,7 @@ async def test_a_job_waits_for_a_worker_and_a_worker_with_nothing_to_do_ends_wit
     assert (await mill.ended(job_id))["status"] == "finished"
     began = time.monotonic()
     assert await worker.stop() == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 12  # not the grace of 25 s
 
 
 async def test_nothing_people_wrote_and_no_key_stands_in_the_log(mill: Mill, start: Start, redis_url: str) -> None:

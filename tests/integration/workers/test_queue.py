@@ -12,7 +12,7 @@ import pytest_asyncio
 from pydantic import SecretStr
 
 from cli.valkey import Valkey
-from schemas.errors import ConfigurationError
+from schemas.errors import ConfigurationError, StorageUnavailable
 from schemas.ids import new_id
 from schemas.settings import Settings
 from storage.tables import jobs, quarantine
@@ -398,6 +398,41 @@ async def test_a_worker_survives_a_redis_restarted_without_its_data(
 
         await eventually(all_told)
         await quiet(mill)
+
+
+async def test_a_redis_without_room_delays_jobs_and_loses_none(
+    own_valkey: Valkey, sqlite_url: str, namespace: str
+) -> None:
+    async with Mill(own_valkey.url, sqlite_url, namespace, threads=2) as mill, in_process_worker(mill.settings):
+        await mill.redis.config_set("maxmemory", "1")
+        job_id = await mill.accept(script("a"))
+        assert await mill.redis.llen(f"{namespace}:chat") == 0
+        await mill.redis.config_set("maxmemory", "0")
+        assert (await mill.ended(job_id))["status"] == "finished"
+        await quiet(mill)
+
+
+@pytest.mark.parametrize("message", ["no JSON", "an unknown actor"])
+async def test_an_unreadable_message_waits_until_sql_can_keep_it(
+    mill: Mill, worker: ChatBroker, raw: RawRedis, message: str
+) -> None:
+    keep = worker.keeper
+    assert keep is not None
+    failures = iter([StorageUnavailable("the database does not answer")] * 3)
+
+    def keep_later(*arguments: Any) -> None:
+        for failure in failures:
+            raise failure
+        keep(*arguments)
+
+    worker.keeper = keep_later
+    raw.enqueue(mill.settings.namespace, "chat", new_id(), UNREADABLE[message])
+    good = {"job_id": new_id(), "message": script("good")}
+    raw.send(mill.settings.namespace, good)
+    assert (await knows(mill, good["job_id"]))["status"] == "finished"
+    (row,) = await quarantined(mill)
+    assert row["payload"] == UNREADABLE[message]
+    await quiet(mill)
 
 
 async def test_a_worker_started_while_redis_and_sql_are_away_works_once_they_are_back(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from schemas.job_event import EventId
+from storage.jobs.lease import renew
 from storage.redis_client import open_redis
 from storage.tables import jobs, messages
 from tests.integration.workers.mill import Mill, eventually, file_appears
 from tests.integration.workers.scripted import script, scripts
 from workers import attempt as attempt_module
+from workers import leases
 from workers.control import ControlListener, send_cancel
 
 CALL = {"id": "c1", "name": "clock", "status": "started", "args": {}}
@@ -323,6 +326,25 @@ async def test_the_lease_thread_tells_an_attempt_that_has_lost_its_job(
         )
         await settled(looking)
         assert await mill.transitions(job_id) == ["accept", "claim"]
+
+
+async def test_leases_are_renewed_on_after_an_error_nobody_expected(
+    redis_url: str, sqlite_url: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "RETRY_S", 0.05)
+    failures = iter([ZeroDivisionError])
+    def fails_once(*arguments: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return renew(*arguments)
+
+    monkeypatch.setattr("workers.leases.renew", fails_once)
+    async with Mill(redis_url, sqlite_url, namespace, lease_s=60, lease_renew_s=0.05) as mill:
+        mill.renew_leases()
+        job_id, looking = await running(mill, tmp_path, "a")
+        await mill.cancel(job_id)
+        await settled(looking)
+        assert await mill.status(job_id) == "cancelled"
 
 
 async def test_an_order_nobody_understands_is_ignored_and_the_next_one_heard(redis_url: str, namespace: str) -> None:
