@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -18,25 +16,21 @@ from schemas.agent_message import AgentMessage, Usage, joined_text
 from schemas.border_text import TextRepair, clean_json
 from schemas.errors import (
     AgentInvocationError,
-    ChatmillError,
     JobError,
     MalformedRequest,
-    RequestError,
-    StorageUnavailable,
     StreamMismatch,
     TransitionRefused,
 )
 from schemas.stream_event import Outcome, ToolNote
 from storage.jobs.claim import Claim
 from storage.jobs.settle import AttemptRecord
+from workers.ending import Answer, Answered, Cancelled, Ending, Failed, Lost, Released, failed_with
 from workers.job_stream import JobStream
 from workers.partial_answer import PartialAnswer
 
 #: How long a handler may take to let go, once its attempt is decided, before it is left behind; the fence keeps it from
 #: writing.
 LET_GO_S = 5.0
-#: What is kept of a traceback: enough to find the place.
-TRACE_MAX_CHARS = 20_000
 
 _TOOL_NOTE = TypeAdapter(ToolNote)
 
@@ -51,15 +45,6 @@ class StopReason(IntEnum):
     CANCEL = 3
     #: Somebody else holds the job: nothing may be written any more.
     LOST = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The handler's whole answer."""
-
-    response: list[AgentMessage]
-    usage: Usage | None
-    outcome: Outcome
 
 
 class Attempt:
@@ -173,79 +158,7 @@ class Attempt:
                 return Failed(late, True, None, self.partial.messages(), record)
             case StopReason.SHUTDOWN:
                 return Released(self.partial.messages(), record)
-        return _failed(error, self.partial, record)
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The handler answered."""
-
-    answer: Answer
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The handler failed, or the deadline passed."""
-
-    error: JobError
-    charged: bool
-    #: Seconds the provider asked to wait.
-    retry_after: float | None
-    partial: list[AgentMessage]
-    record: AttemptRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """Somebody wanted it stopped."""
-
-    reason: str
-    partial: list[AgentMessage]
-    record: AttemptRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """The worker is shutting down."""
-
-    partial: list[AgentMessage]
-    record: AttemptRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Somebody else holds the job."""
-
-
-Ending = Answered | Failed | Cancelled | Released | Lost
-
-
-def _failed(error: BaseException | None, partial: PartialAnswer, record: AttemptRecord) -> Failed:
-    charged, retry_after = True, None
-    match error:
-        case AgentInvocationError():
-            job_error, charged, retry_after = error.to_job_error(), error.charged, error.retry_after
-        case RequestError():
-            job_error = error.to_job_error()
-        case StorageUnavailable():
-            # An outage of the database is no fault of the job.
-            charged = False
-            job_error = JobError(code="storage", message="the database did not answer", retryable=True)
-        case ChatmillError():
-            job_error = JobError(code="configuration", message=str(error), retryable=False)
-        case None:
-            job_error = JobError(code="agent_stuck", message="the agent stopped without a result", retryable=True)
-        case _:
-            # Its text may hold anything; the trace is kept with the attempt.
-            job_error = JobError(
-                code="agent_error", message=f"the agent failed with {type(error).__name__}", retryable=True
-            )
-    kept: dict[str, Any] = {}
-    if error is not None:
-        trace = "".join(traceback.format_exception(error))
-        kept = {"error_class": type(error).__name__, "trace": trace[-TRACE_MAX_CHARS:]}
-    record = AttemptRecord(shown_text=record.shown_text, shown_tools=record.shown_tools, **kept)
-    return Failed(job_error, charged, retry_after, partial.messages(), record)
+        return failed_with(error, self.partial, record)
 
 
 def _storable(value: Any) -> Any:

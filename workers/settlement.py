@@ -17,7 +17,8 @@ from storage.jobs import settle
 from storage.jobs.settle import AttemptRecord
 from storage.jobs.statements import Recorded
 from storage.jobs.views import find_transition
-from workers.attempt import Answered, Attempt, Cancelled, Ending, Failed, Lost, Released
+from workers.attempt import Attempt
+from workers.ending import Answered, Cancelled, Ending, Failed, Lost, Released
 from workers.event_writer import EventWriter
 from workers.job_stream import JobStream
 

@@ -22,7 +22,8 @@ from schemas.errors import (
 from schemas.stream_event import StreamEvent, ToolNote
 from tests.unit.workers.claims import a_claim
 from workers import attempt as attempt_module
-from workers.attempt import Answered, Attempt, Cancelled, Ending, Failed, Lost, Released, StopReason
+from workers.attempt import Attempt, StopReason
+from workers.ending import Answered, Cancelled, Ending, Failed, Lost, Released
 from workers.job_stream import JobStream
 
 Events = AsyncGenerator[StreamEvent, None]

@@ -20,7 +20,8 @@ from storage.jobs.statements import Recorded
 from tests.unit.workers.claims import a_claim, recorded
 from tests.unit.workers.fakes import LOST_AFTER, LOST_BEFORE, OK, FakeDatabase, FakeLog
 from workers import settlement as settlement_module
-from workers.attempt import Answer, Answered, Attempt, Cancelled, Ending, Failed, Lost, Released, StopReason
+from workers.attempt import Attempt, StopReason
+from workers.ending import Answer, Answered, Cancelled, Ending, Failed, Lost, Released
 from workers.event_writer import EventWriter
 from workers.settlement import BUSY_DELAY_S, JITTER, MAX_DELAY_S, Settlement
 
