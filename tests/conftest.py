@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,6 +12,13 @@ import pytest_asyncio
 from cli.valkey import Valkey
 from tests.postgres_server import PostgresServer
 from tests.valkey_server import unique_namespace, valkey_server
+
+# Started in the background or by nohup, we have been told to ignore these, and so would every process that tests start
+# and then signal. A handler of our own is not inherited.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -14,8 +14,11 @@ import pytest_asyncio
 
 from storage.database import open_database
 from storage.migrate import migrate
+from tests.integration.workers.in_process import in_process_worker
 from tests.integration.workers.mill import Mill
+from tests.integration.workers.raw_redis import RawRedis
 from tests.postgres_server import PostgresServer
+from workers.broker import ChatBroker
 
 
 @pytest.fixture(autouse=True)
@@ -70,8 +73,22 @@ async def mill(redis_url: str, database_url: str, namespace: str) -> AsyncIterat
 @pytest_asyncio.fixture
 async def lite_mill(redis_url: str, sqlite_url: str, namespace: str) -> AsyncIterator[Mill]:
     """A worker on SQLite, for what has nothing to do with the database."""
-    async with Mill(redis_url, sqlite_url, namespace) as mill:
+    async with Mill(redis_url, sqlite_url, namespace, threads=4) as mill:
         yield mill
+
+
+@pytest_asyncio.fixture
+async def worker(lite_mill: Mill) -> AsyncIterator[ChatBroker]:
+    """A worker with all of dramatiq's threads, that `lite_mill` watches from beside it."""
+    async with in_process_worker(lite_mill.settings) as broker:
+        yield broker
+
+
+@pytest.fixture
+def raw(redis_url: str) -> Iterator[RawRedis]:
+    """A producer that has nothing but a socket."""
+    with RawRedis(redis_url) as raw:
+        yield raw
 
 
 async def _migrate(url: str) -> None:

@@ -11,6 +11,8 @@ import pytest_asyncio
 
 from cli.valkey import Valkey
 from schemas.job_event import TERMINAL_KINDS
+from storage.jobs.claim import claim
+from storage.jobs.settle import rebuild
 from tests.integration.workers.mill import Mill, eventually, file_appears
 from tests.integration.workers.scripted import script, scripts
 from workers import event_writer, reconciler, settlement
@@ -196,6 +198,16 @@ async def test_a_log_flushed_after_the_last_token_has_its_end_and_the_whole_answ
     await looking
     assert (await mill.kinds(job_id)) == ["final"]
     assert (await mill.fold(job_id)).text == "a"
+
+
+async def test_the_event_of_a_rebuild_is_appended_by_nobody_but_its_writer(mill: Mill) -> None:
+    job_id = await mill.accept(script("a"))
+    claimed = await mill.database.write(claim, "chat", "a worker that dies", 60_000_000)
+    assert claimed is not None
+    await mill.database.write(rebuild, job_id, claimed.epoch, "what was shown", [])
+    await mill.redis.flushall()
+    await mill.reconciler.reconcile()
+    assert await mill.kinds(job_id) == []
 
 
 async def test_a_lost_ring_is_rung_again(mill: Mill) -> None:

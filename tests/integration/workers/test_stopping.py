@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.job_event import EventId
+from storage.jobs.claim import claim
 from storage.jobs.lease import renew
 from storage.redis_client import open_redis
 from storage.tables import jobs, messages
@@ -315,6 +316,18 @@ async def test_a_lease_that_nobody_renews_lets_another_worker_have_the_job_and_f
         assert (await other.attempts(job_id))[0]["error_class"] == "WorkerLost"
 
 
+async def test_a_worker_that_has_just_started_calls_no_lease_past(
+    redis_url: str, sqlite_url: str, namespace: str
+) -> None:
+    """After an outage of SQL every lease looks past."""
+    async with Mill(redis_url, sqlite_url, namespace, lease_s=600) as mill:
+        job_id = await mill.accept(script("a"))
+        await mill.database.write(claim, "chat", "another worker", 1)
+        for _ in range(3):
+            assert (await mill.reconciler.reconcile()).expired == 0
+        assert await mill.status(job_id) == "running"
+
+
 async def test_the_lease_thread_tells_an_attempt_that_has_lost_its_job(
     redis_url: str, database_url: str, namespace: str, tmp_path: Path
 ) -> None:
@@ -333,6 +346,7 @@ async def test_leases_are_renewed_on_after_an_error_nobody_expected(
 ) -> None:
     monkeypatch.setattr(leases, "RETRY_S", 0.05)
     failures = iter([ZeroDivisionError])
+
     def fails_once(*arguments: Any) -> Any:
         for failure in failures:
             raise failure

@@ -295,6 +295,10 @@ async def test_a_stopped_attempt_ends_as_its_reason_says_with_what_was_shown(rea
         assert (ending.error.code, ending.error.retryable) == ("deadline", False)
 
 
+def test_a_lost_job_outweighs_a_cancel_that_a_deadline_that_a_shutdown() -> None:
+    assert StopReason.LOST > StopReason.CANCEL > StopReason.DEADLINE > StopReason.SHUTDOWN
+
+
 @pytest.mark.parametrize("first", StopReason)
 @pytest.mark.parametrize("second", StopReason)
 async def test_of_two_reasons_to_stop_the_stronger_one_counts(first: StopReason, second: StopReason) -> None:
