@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from cli.valkey import Valkey
 from storage.database import open_database
 from storage.migrate import migrate
 from tests.integration.workers.in_process import in_process_worker
@@ -89,6 +90,13 @@ def raw(redis_url: str) -> Iterator[RawRedis]:
     """A producer that has nothing but a socket."""
     with RawRedis(redis_url) as raw:
         yield raw
+
+
+@pytest_asyncio.fixture
+async def own_mill(own_valkey: Valkey, sqlite_url: str, namespace: str) -> AsyncIterator[Mill]:
+    """A worker whose Redis is its own, to be stopped and flushed."""
+    async with Mill(own_valkey.url, sqlite_url, namespace) as mill:
+        yield mill
 
 
 async def _migrate(url: str) -> None:

@@ -16,7 +16,7 @@ from handlers.factory import HandlerFactory
 from handlers.tools import build_registry
 from schemas.chat_job import DEFAULT_TENANT, ChatJob
 from schemas.fold import Fold
-from schemas.job_event import EventId
+from schemas.job_event import TERMINAL_KINDS, EventId
 from schemas.settings import FrameworkEntry, Settings
 from storage.database import Database, open_database
 from storage.event_log import EventLog
@@ -26,7 +26,7 @@ from storage.jobs.views import get_attempts, get_job
 from storage.messages import read_branch
 from storage.redis_client import open_redis
 from storage.tables import dead_letters, sessions, transitions
-from tests.integration.workers.scripted import PATH
+from tests.integration.workers.scripted import PATH, script
 from workers.desk import Desk
 from workers.event_writer import EventWriter
 from workers.leases import LeaseThread
@@ -36,6 +36,8 @@ from workers.reconciler import Reconciler
 T = TypeVar("T")
 #: Whatever a test waits for takes milliseconds; this is when it has failed.
 PATIENCE_S = 20.0
+#: A step that never ends.
+NOWHERE = ("until", "/nowhere")
 
 
 async def eventually(look: Callable[[], Awaitable[T]]) -> T:
@@ -182,3 +184,34 @@ class Mill:
         for event_id, event in await self.events(job_id):
             fold.apply(event_id, event)
         return fold
+
+
+async def running(mill: Mill, tmp_path: Path, *steps: object, **fields: object) -> tuple[str, asyncio.Task[None]]:
+    """A job whose attempt has played these steps and waits now."""
+    begun = tmp_path / "begun"
+    job_id = await mill.accept(script(*steps, ("touch", str(begun)), NOWHERE), **fields)
+    looking = mill.looking()
+    await file_appears(begun)
+    return job_id, looking
+
+
+async def settled(looking: asyncio.Task[None]) -> None:
+    """Wait until all that was due is answered and settled."""
+    async with asyncio.timeout(PATIENCE_S):
+        await looking
+
+
+async def caught_up(mill: Mill, job_id: str) -> list[str]:
+    """The kinds of the job's events once the reconciler has done what was left to it."""
+
+    async def has_end() -> bool:
+        await mill.reconciler.reconcile()
+        kinds = await mill.kinds(job_id)
+        return bool(kinds) and kinds[-1] in TERMINAL_KINDS
+
+    await eventually(has_end)
+    for _ in range(3):
+        await mill.reconciler.reconcile()
+    kinds = await mill.kinds(job_id)
+    assert sum(kind in TERMINAL_KINDS for kind in kinds) == 1
+    return kinds

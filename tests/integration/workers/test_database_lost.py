@@ -4,69 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, make_url
+from sqlalchemy import make_url
 
 import storage.database
 from schemas.errors import StorageUnavailable
-from storage.database import Database, open_database
 from storage.jobs import settle
 from storage.tables import messages
+from tests.integration.workers.flaky import AFTER, BEFORE, ENDING, Flaky
 from tests.integration.workers.mill import Mill, eventually, file_appears
 from tests.integration.workers.scripted import script, scripts
 from workers import event_writer, settlement
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-BEFORE, AFTER = "before it happened", "after it happened"
-#: The transition that ends an attempt, whichever it is.
-ENDING = "<lambda>"
 
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settlement, "SQL_RETRY_S", (0.01,))
     monkeypatch.setattr(event_writer, "SQL_RETRY_S", 0.01)
-
-
-class Flaky(Database):
-    """A database that loses replies: `lose` holds (function, when) for the next calls of these functions."""
-
-    def __init__(self, url: str, *lose: tuple[str, str]) -> None:
-        self.real = open_database(url)
-        self.dialect = self.real.dialect
-        self.lose = list(lose)
-
-    async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        when = self._plan(function.__name__)
-        if when == BEFORE:
-            raise StorageUnavailable("the database does not answer")
-        result = await self.real.write(function, *args, **kwargs)
-        if when == AFTER:
-            raise StorageUnavailable("the database does not answer any more")
-        return result
-
-    async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._plan(function.__name__):
-            raise StorageUnavailable("the database does not answer")
-        return await self.real.read(function, *args, **kwargs)
-
-    async def close(self) -> None:
-        await self.real.close()
-
-    def _plan(self, name: str) -> str:
-        for place, (what, when) in enumerate(self.lose):
-            if what == name:
-                del self.lose[place]
-                return when
-        return ""
 
 
 class Mills:

@@ -26,12 +26,6 @@ def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "PATIENCE_S", 0.0)
 
 
-@pytest.fixture(autouse=True)
-def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciler, "RING_PATIENCE_S", 0.0)
-    monkeypatch.setattr(reconciler, "PATIENCE_S", 0.0)
-
-
 async def test_a_ring_answers_what_is_due_and_is_acknowledged(lite_mill: Mill, worker: ChatBroker) -> None:
     job_id = await lite_mill.accept(script("a"))
     await lite_mill.ended(job_id)

@@ -1,45 +1,26 @@
-"""Attempts that are told to stop, by a person, a deadline, a shutdown; and handlers that make it hard."""
+"""Attempts that are told to stop, by a person or a deadline; and handlers that make it hard."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from schemas.job_event import EventId
-from storage.jobs.claim import claim
-from storage.jobs.lease import renew
 from storage.redis_client import open_redis
-from storage.tables import jobs, messages
-from tests.integration.workers.mill import Mill, eventually, file_appears
+from storage.tables import messages
+from tests.integration.workers.mill import Mill, eventually, file_appears, running, settled
 from tests.integration.workers.scripted import script, scripts
 from workers import attempt as attempt_module
-from workers import leases
 from workers.control import ControlListener, send_cancel
 
 CALL = {"id": "c1", "name": "clock", "status": "started", "args": {}}
-NOWHERE = ("until", "/nowhere")
 
 
 @pytest.fixture(autouse=True)
 def _let_go_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_module, "LET_GO_S", 0.2)
-
-
-async def running(mill: Mill, tmp_path: Path, *steps: object, **fields: object) -> tuple[str, asyncio.Task[None]]:
-    """A job whose attempt has played these steps and waits now."""
-    begun = tmp_path / "begun"
-    job_id = await mill.accept(script(*steps, ("touch", str(begun)), NOWHERE), **fields)
-    looking = mill.looking()
-    await file_appears(begun)
-    return job_id, looking
-
-
-async def settled(looking: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(20):
-        await looking
 
 
 async def test_a_queued_job_is_cancelled_at_once_and_never_runs(mill: Mill) -> None:
@@ -164,102 +145,6 @@ async def test_a_retry_that_would_come_after_the_deadline_is_no_retry(
         assert await mill.kinds(job_id) == ["queued", "started", "failed"]
 
 
-async def test_a_shutdown_lets_a_short_answer_end(mill: Mill, tmp_path: Path) -> None:
-    begun, go = tmp_path / "begun", tmp_path / "go"
-    job_id = await mill.accept(script("a", ("touch", str(begun)), ("until", str(go)), "b"))
-    looking = mill.looking()
-    await file_appears(begun)
-    mill.desk.begin_shutdown()
-    go.touch()
-    await settled(looking)
-    assert (await mill.fold(job_id)).text == "ab"
-    assert await mill.transitions(job_id) == ["accept", "claim", "finish"]
-
-
-async def test_a_shutdown_gives_a_long_answer_back_without_using_its_retry(
-    redis_url: str, database_url: str, namespace: str, tmp_path: Path
-) -> None:
-    async with Mill(redis_url, database_url, namespace, shutdown_grace_s=0.05) as mill:
-        begun = tmp_path / "begun"
-        job_id = await mill.accept(scripts(a1=["half", ("touch", str(begun)), NOWHERE], otherwise=["whole"]))
-        looking = mill.looking()
-        await file_appears(begun)
-        await mill.desk.close()
-        await settled(looking)
-        job = await mill.job(job_id)
-        assert (job["status"], job["failures"], job["releases"], job["worker"]) == ("queued", 0, 1, None)
-        assert (await mill.kinds(job_id))[-1] == "requeued"
-    async with Mill(redis_url, database_url, namespace) as other:
-        await other.desk.look()
-        assert (await other.fold(job_id)).text == "whole"
-
-
-async def test_a_closing_worker_claims_nothing(mill: Mill) -> None:
-    job_id = await mill.accept(script("a"))
-    mill.desk.begin_shutdown()
-    await mill.desk.look()
-    assert await mill.status(job_id) == "queued"
-
-
-async def test_six_shutdowns_under_one_job_count_as_a_failure(
-    redis_url: str, database_url: str, namespace: str, tmp_path: Path
-) -> None:
-    async with Mill(redis_url, database_url, namespace) as first:
-        job_id = await first.accept(script("half", NOWHERE))
-    for _ in range(6):
-        async with Mill(redis_url, database_url, namespace, shutdown_grace_s=0) as mill:
-            looking = mill.looking()
-            await eventually(lambda: _is_running(mill, job_id))
-            await mill.desk.close()
-            await settled(looking)
-    async with Mill(redis_url, database_url, namespace) as last:
-        assert await last.transitions(job_id) == ["accept", *["claim", "release"] * 5, "claim", "fail"]
-        assert (await last.job(job_id))["failures"] == 1
-
-
-async def _is_running(mill: Mill, job_id: str) -> bool:
-    return await mill.status(job_id) == "running"
-
-
-async def test_a_handler_that_blocks_the_loop_costs_its_neighbours_nothing(
-    redis_url: str, database_url: str, namespace: str, tmp_path: Path
-) -> None:
-    begun = tmp_path / "begun"
-    async with (
-        Mill(redis_url, database_url, namespace, lease_s=0.6, lease_renew_s=0.1) as mill,
-        Mill(redis_url, database_url, namespace, lease_s=0.6, lease_renew_s=0.1) as watcher,
-    ):
-        mill.renew_leases()
-        neighbour = await mill.accept(script("a", ("touch", str(begun)), ("until", str(tmp_path / "go")), "b"))
-        looking = mill.looking()
-        await file_appears(begun)
-        blocker = await mill.accept(script(("block", 2.0), ("touch", str(tmp_path / "go")), "blocked"))
-
-        watched: list[int] = []
-
-        def watch() -> None:
-            # Another process's reconciler, whose loop runs on while this one stands still.
-            async def passes() -> None:
-                other = Mill(redis_url, database_url, namespace, lease_s=0.6, lease_renew_s=0.1)
-                async with other:
-                    for _ in range(200):
-                        watched.append((await other.reconciler.reconcile()).expired)
-                        if await other.status(blocker) == "finished":
-                            return
-                        await asyncio.sleep(0.02)
-
-            asyncio.run(passes())
-
-        watching = asyncio.create_task(asyncio.to_thread(watch))
-        await mill.desk.look()
-        await settled(looking)
-        await watching
-        assert sum(watched) == 0
-        assert len(watched) > 20
-        assert await watcher.status(neighbour) == await watcher.status(blocker) == "finished"
-        assert (await mill.fold(neighbour)).text == "ab"
-
-
 async def test_a_handler_deaf_to_cancellation_is_left_behind_and_writes_nothing_more(
     mill: Mill, tmp_path: Path
 ) -> None:
@@ -286,79 +171,6 @@ async def test_a_handler_deaf_to_its_time_limit_is_left_behind_and_the_job_tried
         job_id = await mill.answer(scripts(a1=["a", ("ignore", str(release))], a2=["b"]))
         assert (await mill.fold(job_id)).text == "b"
         release.touch()
-
-
-async def test_a_lease_that_nobody_renews_lets_another_worker_have_the_job_and_fences_the_first(
-    redis_url: str, database_url: str, namespace: str, tmp_path: Path
-) -> None:
-    begun, go = tmp_path / "begun", tmp_path / "go"
-    async with (
-        Mill(redis_url, database_url, namespace, lease_s=0.3, lease_renew_s=0.1) as zombie,
-        Mill(redis_url, database_url, namespace, lease_s=0.3, lease_renew_s=0.1) as other,
-    ):
-        job_id = await zombie.accept(
-            scripts(a1=["zombie", ("touch", str(begun)), ("until", str(go)), " speaks"], a2=["other"])
-        )
-        looking = zombie.looking()
-        await file_appears(begun)
-
-        async def expired() -> bool:
-            return (await other.reconciler.reconcile()).expired == 1
-
-        await eventually(expired)
-        await other.desk.look()
-        go.touch()
-        await settled(looking)
-        assert await other.transitions(job_id) == ["accept", "claim", "expire", "claim", "finish"]
-        assert (await other.fold(job_id)).text == "other"
-        assert "speaks" not in str(await other.events(job_id))
-        assert [row["content"] for row in await other.rows(messages, job_id=job_id, role="assistant")] == ["other"]
-        assert (await other.attempts(job_id))[0]["error_class"] == "WorkerLost"
-
-
-async def test_a_worker_that_has_just_started_calls_no_lease_past(
-    redis_url: str, sqlite_url: str, namespace: str
-) -> None:
-    """After an outage of SQL every lease looks past."""
-    async with Mill(redis_url, sqlite_url, namespace, lease_s=600) as mill:
-        job_id = await mill.accept(script("a"))
-        await mill.database.write(claim, "chat", "another worker", 1)
-        for _ in range(3):
-            assert (await mill.reconciler.reconcile()).expired == 0
-        assert await mill.status(job_id) == "running"
-
-
-async def test_the_lease_thread_tells_an_attempt_that_has_lost_its_job(
-    redis_url: str, database_url: str, namespace: str, tmp_path: Path
-) -> None:
-    async with Mill(redis_url, database_url, namespace, lease_s=60, lease_renew_s=0.05) as mill:
-        mill.renew_leases()
-        job_id, looking = await running(mill, tmp_path, "a")
-        await mill.database.write(
-            lambda connection: connection.execute(jobs.update().where(jobs.c.id == job_id).values(attempt=2))
-        )
-        await settled(looking)
-        assert await mill.transitions(job_id) == ["accept", "claim"]
-
-
-async def test_leases_are_renewed_on_after_an_error_nobody_expected(
-    redis_url: str, sqlite_url: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leases, "RETRY_S", 0.05)
-    failures = iter([ZeroDivisionError])
-
-    def fails_once(*arguments: Any) -> Any:
-        for failure in failures:
-            raise failure
-        return renew(*arguments)
-
-    monkeypatch.setattr("workers.leases.renew", fails_once)
-    async with Mill(redis_url, sqlite_url, namespace, lease_s=60, lease_renew_s=0.05) as mill:
-        mill.renew_leases()
-        job_id, looking = await running(mill, tmp_path, "a")
-        await mill.cancel(job_id)
-        await settled(looking)
-        assert await mill.status(job_id) == "cancelled"
 
 
 async def test_an_order_nobody_understands_is_ignored_and_the_next_one_heard(redis_url: str, namespace: str) -> None:
