@@ -115,6 +115,7 @@ class EventRoutes:
             # Subscribing goes on while SQL is asked.
             follower = stack.enter_context(self._services.hub.follow(tenant, job_id, cursor))
             status, epoch = await self._services.database.read(job_state, tenant, job_id)
+            follower.known_epoch = epoch
             if status in ENDED_STATUSES:
                 if cursor >= EventId(epoch, 1):
                     return Response(status_code=204, headers={"cache-control": "no-store"})

@@ -50,6 +50,7 @@ class Follower:
         "_waiter",
         "active_at",
         "job_id",
+        "known_epoch",
         "position",
     )
 
@@ -66,6 +67,8 @@ class Follower:
         self._waiter: asyncio.Future[bool] | None = None
         self._opened = False
         self._behind = False
+        #: The job's epoch in SQL, as far as whoever asked has looked; what the client has of an older one is void.
+        self.known_epoch = 0
         #: SQL says that the job has ended.
         self._ended = False
         #: The event handed out last ends the job, unless a redrive follows it in the log.
@@ -145,8 +148,8 @@ class Follower:
         self._behind = False  # from here on the inbox takes what is published
         entries, more = await self._reader.read_log(self.position)
         self._behind |= more
-        if not entries and self.position == START and not self._ended:
-            # Nothing to show yet: the log has expired or cannot be read, so what SQL knows comes first.
+        if not entries and not self._ended and (self.position == START or self.position.epoch < self.known_epoch):
+            # The log has expired, was lost or cannot be read, so what SQL knows comes first.
             return await self._read_sql()
         return self._hand_out([Event(entry.id, entry.event) for entry in entries])
 

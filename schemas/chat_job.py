@@ -82,6 +82,11 @@ class Parameters(BaseModel):
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     stop: list[str] | None = Field(default=None, max_length=4)
 
+    @classmethod
+    def from_stored(cls, data: dict[str, Any]) -> Parameters:
+        """Read a stored row leniently: parameters that a newer version added are ignored."""
+        return cls.model_validate({name: value for name, value in data.items() if name in cls.model_fields})
+
     def to_json(self) -> dict[str, Any]:
         """Only the parameters that are set."""
         return self.model_dump(exclude_none=True)

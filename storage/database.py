@@ -44,6 +44,16 @@ SQLITE_READERS = 2
 #: PostgreSQL rolls a deadlocked or unserializable transaction back: it has not happened and may be run again.
 ROLLED_BACK_STATES = frozenset({"40001", "40P01"})
 ROLLED_BACK_TRIES = 5
+#: A process that stands still or vanishes inside a transaction must not keep its locks, nor a cut network a caller,
+#: for the hours and minutes that are the defaults. Each one can be set otherwise in DATABASE_URL.
+POSTGRES_LIMITS: dict[str, str | int] = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "options": "-c idle_in_transaction_session_timeout=15000 -c lock_timeout=10000",
+}
 #: A PostgreSQL that is read-only for a while: the old server of a failover, or the new one before its promotion.
 READ_ONLY_STATE = "25006"
 
@@ -99,9 +109,11 @@ class PostgresDatabase(Database):
     dialect = "postgresql"
 
     def __init__(self, url: str | URL, *, pool_size: int = 8) -> None:
+        parsed = make_url(url)
         # The ping costs a tenth of a millisecond and spares the first request after a server restart its error.
         self._engine = create_async_engine(
-            url,
+            parsed,
+            connect_args={name: value for name, value in POSTGRES_LIMITS.items() if name not in parsed.query},
             pool_size=pool_size,
             max_overflow=8,
             pool_timeout=10,

@@ -24,7 +24,7 @@ def agent_session(claim: Claim, settings: Settings, database: Database, tools: t
             return []  # a conversation's first message: nothing to ask the database for
         return await database.read(read_branch, claim.tenant, claim.session_id, leaf)
 
-    parameters = Parameters.model_validate({**stored["parameters"], **job.parameters.to_json()})
+    parameters = Parameters.from_stored({**stored["parameters"], **job.parameters.to_json()})
     return AgentSession(
         session_id=claim.session_id,
         tenant=claim.tenant,

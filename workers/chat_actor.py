@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import structlog
-from redis.asyncio import Redis
 
 from schemas.border_text import clean_json, clean_text
 from schemas.chat_job import DEFAULT_TENANT, REQUEST_MAX_BYTES, ChatJob
@@ -18,8 +17,8 @@ from storage.database import Database
 from storage.jobs.refuse import refuse
 from storage.quarantine import keep
 from workers.desk import Desk
+from workers.hand_back import HandBack
 from workers.producer import Producer
-from workers.ring import push
 
 #: A ring carries the id of the job it is for, as a hint to whoever reads the queue; a ChatJob has more than that.
 _RING_FIELDS = frozenset({"job_id"})
@@ -33,30 +32,26 @@ logger = structlog.get_logger(__name__)
 class ChatActor:
     """Takes queue messages, each until nothing is runnable any more."""
 
-    def __init__(self, settings: Settings, database: Database, redis: Redis, producer: Producer, desk: Desk) -> None:
+    def __init__(self, settings: Settings, database: Database, producer: Producer, desk: Desk) -> None:
         self._settings = settings
         self._database = database
-        self._redis = redis
         self._producer = producer
         self._desk = desk
 
     async def take(self, arguments: tuple[Any, ...], message_id: str) -> None:
         """Take one message by its arguments. When this returns, the message may be acknowledged.
 
+        Raises HandBack if other workers are to have it.
+
         `message_id` is a UUID, the same whenever the same message comes again.
         """
         argument = arguments[0] if len(arguments) == 1 else None
         is_ring = isinstance(argument, dict) and not argument.keys() - _RING_FIELDS
         if self._desk.closing:
-            await self._hand_back(arguments)
-            return
+            raise HandBack
         if not is_ring:
             await self._insist(arguments, message_id)
         await self._desk.look()
-
-    async def _hand_back(self, arguments: tuple[Any, ...]) -> None:
-        """Leave a message to other workers. Raises redis.RedisError: it is then not acknowledged either."""
-        await push(self._redis, self._settings.namespace, self._settings.queue, *arguments)
 
     async def _insist(self, arguments: tuple[Any, ...], message_id: str) -> None:
         """Accept or refuse what the message asks for, however long SQL is away; at a shutdown it goes back."""
@@ -67,8 +62,7 @@ class ChatActor:
             except StorageUnavailable as error:
                 logger.warning("a raw producer's message waits: SQL does not answer", error=str(error))
             if self._desk.closing:
-                await self._hand_back(arguments)
-                return
+                raise HandBack
             await asyncio.sleep(SQL_RETRY_S)
 
     async def _accept(self, arguments: tuple[Any, ...], message_id: str) -> None:
@@ -91,7 +85,13 @@ class ChatActor:
             if job_id is None:
                 await self._keep(raw, str(error))
                 return
-            await self._refuse(tenant, job_id, body, error)
+            try:
+                await self._refuse(tenant, job_id, body, error)
+            except StorageUnavailable:
+                raise
+            except Exception:
+                logger.exception("a refusal cannot be stored", job_id=job_id)
+                await self._keep(raw, str(error))
         except StorageUnavailable:
             raise
         except Exception as error:

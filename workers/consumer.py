@@ -18,6 +18,7 @@ from dramatiq.brokers.redis import _RedisConsumer
 from dramatiq.errors import ConnectionClosed, DecodeError
 
 from schemas.errors import StorageUnavailable
+from workers.hand_back import HandBack
 
 if TYPE_CHECKING:
     from workers.broker import ChatBroker
@@ -80,10 +81,16 @@ class WakingConsumer(_RedisConsumer):
             raise ConnectionClosed(error) from None
 
     def ack(self, message: Any) -> None:
-        """Acknowledge a message. If Redis is away it comes again, which is harmless; no thread waits for that."""
+        """Acknowledge a message, or put it back if that is what became of it.
+
+        If Redis is away it comes again, which is harmless; no thread waits for that.
+        """
         redis_id = message.options["redis_message_id"]
         try:
-            self.broker.do_ack(self.queue_name, redis_id)
+            if isinstance(message._exception, HandBack):
+                self.broker.do_requeue(self.queue_name, redis_id)
+            else:
+                self.broker.do_ack(self.queue_name, redis_id)
         except _AWAY as error:
             self.logger.warning("A message was not acknowledged and will come again: %s", type(error).__name__)
         finally:
@@ -132,5 +139,5 @@ class WakingConsumer(_RedisConsumer):
             message,
             message_id=str(uuid.uuid5(uuid.NAMESPACE_OID, hashlib.sha256(data).hexdigest())),
             queue_name=self.queue_name,
-            options={"redis_message_id": redis_id},
+            options={"redis_message_id": redis_id, "throws": HandBack},
         )

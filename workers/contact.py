@@ -13,8 +13,10 @@ class Contact:
     touch for a whole lease has seen that somebody else could have renewed and did not.
     """
 
-    def __init__(self, needed_us: int) -> None:
+    def __init__(self, needed_us: int, longest_gap_us: int | None = None) -> None:
         self._needed_us = needed_us
+        #: Looks further apart than this prove nothing: perhaps everything stood still in between, renewals too.
+        self._longest_gap_us = needed_us if longest_gap_us is None else longest_gap_us
         self._since: int | None = None
         self._last: tuple[int, int] | None = None
 
@@ -22,7 +24,7 @@ class Contact:
         """The database answered: its clock, and this process's monotonic clock, in microseconds."""
         if self._last is not None:
             passed = monotonic_us - self._last[1]
-            if abs(database_us - self._last[0] - passed) > TOLERANCE_US:
+            if abs(database_us - self._last[0] - passed) > TOLERANCE_US or passed > self._longest_gap_us:
                 self._since = None
         if self._since is None:
             self._since = monotonic_us

@@ -147,19 +147,21 @@ class EventWriter:
         """The log has lost entries of a running attempt: open a new epoch that says all that was shown again."""
         epoch = stream.epoch
         logger.warning("the event log lost entries; rebuilding it", job_id=stream.job_id, epoch=epoch)
-        unknown = False
+        unknown = refused = False
         while True:
             try:
                 if unknown:
                     # A commit of unknown fate is never repeated: what the row says is what happened.
                     rebuilt = await self._database.read(find_transition, stream.job_id, epoch + 1)
-                    if rebuilt is not None:
+                    if rebuilt is not None or refused:
                         break
                 rebuilt = await self._database.write(rebuild, stream.job_id, epoch, text, tools)
                 break
             except TransitionRefused:
                 rebuilt = None
-                break
+                if not unknown:
+                    break
+                refused = True  # perhaps by our own commit, which arrived after the look
             except StorageUnavailable:
                 unknown = True
                 await asyncio.sleep(SQL_RETRY_S)

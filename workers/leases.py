@@ -24,6 +24,8 @@ from workers.desk import Desk
 LOOP_BLOCKED_S = 60.0
 #: How often the loop shows that it moves.
 BEAT_S = 1.0
+#: A renewal that took longer is followed by another at once.
+SLOW_RENEWAL_S = 1.0
 #: Pause after a renewal that did not reach SQL.
 RETRY_S = 1.0
 
@@ -75,6 +77,7 @@ class LeaseThread:
                 held = self._desk.held()
                 if not held:
                     continue
+                began = time.monotonic()
                 try:
                     renewal = await database.write(renew, held, to_us(self._settings.lease_s))
                 except StorageUnavailable as error:
@@ -86,6 +89,8 @@ class LeaseThread:
                     logger.exception("leases not renewed")
                     pause = RETRY_S
                     continue
+                if time.monotonic() - began > SLOW_RENEWAL_S:
+                    pause = 0.0  # the leases run from when the statement began, which is a while ago
                 self._loop.call_soon_threadsafe(self._tell, renewal)
         finally:
             await database.close()

@@ -120,7 +120,7 @@ class _OpenProcess:
         self._writer = EventWriter(self.database, log)
         producer = Producer(settings, self.database, log)
         self.desk = Desk(settings, self.database, log, self._writer, handlers, tools)
-        self.actor = ChatActor(settings, self.database, self._redis, producer, self.desk)
+        self.actor = ChatActor(settings, self.database, producer, self.desk)
         self._leases = LeaseThread(settings, self.desk)
         control = ControlListener(self._listening, settings.namespace, self.desk.cancel)
         reconciler = Reconciler(settings, self.database, log, producer)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import structlog
 from redis.exceptions import RedisError
-from sqlalchemy import Connection
 
 from schemas.errors import StorageUnavailable, TransitionRefused
 from schemas.settings import Settings
@@ -48,6 +47,8 @@ PATIENCE_S = 0.5
 SETTLE_S = 3.0
 #: Jobs whose logs are looked at in one pass.
 MOST_MOVED = 2000
+#: A transition that takes longer says that writes stall, though reads may go on.
+SLOW_WRITE_S = 1.0
 #: One process at a time appends missing events: harmless twice, but twice the work.
 REPLAY_LOCK_S = 5.0
 
@@ -72,7 +73,7 @@ class Reconciler:
         self._database = database
         self._log = log
         self._producer = producer
-        self._contact = Contact(to_us(settings.lease_s))
+        self._contact = Contact(to_us(settings.lease_s), to_us(max(settings.lease_s / 3, 3 * settings.reconcile_s)))
         #: Database time up to which every transition's event is in the log.
         self._logged_until: int | None = None
         self._sql_was_down = False
@@ -104,7 +105,8 @@ class Reconciler:
         self._contact.seen(now, time.monotonic_ns() // 1000)
         done = Pass()
         if self._contact.is_long:
-            done.expired = await self._transition(settle.expire, await self._database.read(expired_jobs, MOST))
+            past = await self._database.read(expired_jobs, MOST, now)
+            done.expired = await self._transition(settle.expire, past, now)
         done.lapsed = await self._transition(settle.lapse, await self._database.read(lapsed_jobs, MOST))
         try:
             done.rung = await self._ring_again()
@@ -113,16 +115,26 @@ class Reconciler:
             logger.debug("the reconciler waits for Redis", error=type(error).__name__)
         return done
 
-    async def _transition(self, transition: Callable[[Connection, str, int], Recorded], stale: list[Stale]) -> int:
+    async def _transition(self, transition: Callable[..., Recorded], stale: list[Stale], *more: int) -> int:
         count = 0
         for job in stale:
+            began = time.monotonic()
             try:
-                recorded = await self._database.write(transition, job.job_id, job.epoch)
+                recorded = await self._database.write(transition, job.job_id, job.epoch, *more)
             except TransitionRefused:
                 continue  # somebody else was there first, or the lease was renewed after all
+            except StorageUnavailable as error:
+                # Perhaps only this row is held by somebody; the rest of the pass must not wait for it.
+                logger.warning("a job could not be moved on", job_id=job.job_id, error=str(error))
+                self._contact.lost()
+                return count
             logger.warning("job moved on by the reconciler", job_id=job.job_id, transition=recorded.kind)
             await self._producer.announce(recorded)
             count += 1
+            if time.monotonic() - began > SLOW_WRITE_S:
+                # Commits stall, and with them the renewals of workers that are well: what was seen before is stale.
+                self._contact.lost()
+                return count
         return count
 
     async def _ring_again(self) -> int:

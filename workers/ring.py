@@ -45,19 +45,8 @@ async def ring(redis: Redis, namespace: str, queue: str, job_id: str | None = No
 
 def add_ring(pipeline: Pipeline, namespace: str, queue: str, job_id: str | None) -> None:
     """Ring as part of a round trip that somebody else sends."""
-    _push(pipeline, namespace, queue, {"job_id": job_id} if job_id is not None else {})
-
-
-async def push(redis: Redis, namespace: str, queue: str, *arguments: Any) -> None:
-    """Put a message with these arguments on a queue. Raises redis.RedisError."""
-    pipeline = redis.pipeline(transaction=True)
-    _push(pipeline, namespace, queue, *arguments)
-    await pipeline.execute()
-
-
-def _push(pipeline: Pipeline, namespace: str, queue: str, *arguments: Any) -> None:
     key = f"{namespace}:{queue}"
-    redis_id, message = wire_message(queue, *arguments)
+    redis_id, message = wire_message(queue, {"job_id": job_id} if job_id is not None else {})
     pipeline.hset(f"{key}.msgs", redis_id, message)
     pipeline.rpush(key, redis_id)
 

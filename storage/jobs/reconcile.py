@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, literal_column, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, func, literal_column, select
 
 from storage.clock import now_us
 from storage.tables import jobs, lanes, transitions
@@ -30,7 +30,7 @@ _RUNNING: ColumnElement[bool] = literal_column("jobs.status = 'running'")
 _QUEUED: ColumnElement[bool] = literal_column("jobs.status = 'queued'")
 _EXPIRED = (
     select(jobs.c.id, jobs.c.epoch)
-    .where(_RUNNING, jobs.c.lease_until < now_us())
+    .where(_RUNNING, jobs.c.lease_until < func.coalesce(bindparam("as_of", type_=BigInteger), now_us()))
     .order_by(jobs.c.lease_until)
     .limit(bindparam("most"))
 )
@@ -75,9 +75,9 @@ def overdue_lanes(connection: Connection, patience_us: int, most: int) -> dict[s
     return {lane: count for lane, count in counts.items() if count}
 
 
-def expired_jobs(connection: Connection, most: int) -> list[Stale]:
-    """Running jobs whose lease is past, the longest past first."""
-    return [Stale(row.id, row.epoch) for row in connection.execute(_EXPIRED, {"most": most})]
+def expired_jobs(connection: Connection, most: int, as_of_us: int | None = None) -> list[Stale]:
+    """Running jobs whose lease was past at `as_of_us` (now, if left out), the longest past first."""
+    return [Stale(row.id, row.epoch) for row in connection.execute(_EXPIRED, {"most": most, "as_of": as_of_us})]
 
 
 def lapsed_jobs(connection: Connection, most: int) -> list[Stale]:

@@ -189,13 +189,14 @@ def cancel(
     return _cancel(connection, job, now, reason, response, attempt)
 
 
-def expire(connection: Connection, job_id: str, epoch: int) -> Recorded:
+def expire(connection: Connection, job_id: str, epoch: int, as_of_us: int | None = None) -> Recorded:
     """Nobody renewed the attempt's lease: its worker is lost. Any process may find that out.
 
-    Raises TransitionRefused if the lease was renewed after all.
+    The lease must have been past at `as_of_us`, the reading of the clock by which the caller judged it, so that a step
+    of the clock since then expires nothing. Raises TransitionRefused if it was not, or was renewed after all.
     """
     job, now = _hold(connection, job_id, epoch, "running")
-    if job.lease_until >= now:
+    if job.lease_until >= (now if as_of_us is None else min(now, as_of_us)):
         raise TransitionRefused(f"job {job_id}: its lease was renewed")
     if job.cancel_reason is not None:
         return _cancel(connection, job, now, job.cancel_reason, (), NOTHING_SHOWN)

@@ -139,6 +139,19 @@ async def test_a_waiting_job_whose_log_has_expired_shows_its_last_transition(
         assert [event["kind"] for _, event in await reader.rest()] == ["started", "text", "final"]
 
 
+async def test_a_cursor_of_an_attempt_that_is_over_gets_what_sql_knows_if_the_log_is_lost(
+    client: GatewayClient, worker: PlayedWorker, log: EventLog, redis: Redis
+) -> None:
+    job = await client.create_job()
+    attempt = await worker.claim()
+    await attempt.say("void")
+    await attempt.fail(delay_us=60_000_000)
+    await redis.delete(log.key(job["id"]))
+    async with client.follow(job["id"], "1-2") as reader:
+        await reader.until("retrying")
+        assert reader.fold.last_id == EventId(2, 1)
+
+
 async def test_a_log_that_is_flushed_mid_run_is_rebuilt_and_no_character_is_lost(
     serve_gateway: ServeGateway, worker: PlayedWorker, redis: Redis
 ) -> None:

@@ -141,11 +141,11 @@ def limit(connection: Connection, tenant: str, running: int) -> None:
 async def test_a_retry_waits_for_its_time(database: Database) -> None:
     accepted = await ask(database)
     claimed = await take(database)
-    await database.write(fail, claimed.job_id, claimed.epoch, BROKEN, delay_us=to_us(2))
+    await database.write(fail, claimed.job_id, claimed.epoch, BROKEN, delay_us=to_us(90))
     assert await try_claim(database) is None
-    await database.write(pass_time, 1.5)
+    await database.write(pass_time, 30)
     assert await try_claim(database) is None
-    await database.write(pass_time, 0.5)
+    await database.write(pass_time, 60)
     again = await take(database)
     assert (again.job_id, again.epoch, again.attempt, again.failures) == (accepted.job_id, 3, 2, 1)
 

@@ -11,6 +11,7 @@ from schemas.stream_event import ToolNote
 from storage.clock import to_us
 from storage.database import Database
 from storage.jobs.lease import renew
+from storage.jobs.reconcile import expired_jobs
 from storage.jobs.settle import (
     MAX_RELEASES,
     AttemptRecord,
@@ -22,6 +23,7 @@ from storage.jobs.settle import (
     rebuild,
     release,
 )
+from storage.jobs.statements import read_clock
 from storage.tables import attempts, dead_letters, lanes, messages, sessions
 from tests.integration.storage.acts import (
     BROKEN,
@@ -288,6 +290,20 @@ async def test_a_lease_that_is_past_expires(database: Database) -> None:
     attempt = await row(database, attempts)
     assert (attempt["ending"], attempt["error_class"]) == ("expire", "WorkerLost")
     await check_rules(database)
+
+
+async def test_a_step_of_the_clock_since_the_caller_looked_expires_nothing(database: Database) -> None:
+    await ask(database)
+    claimed = await take(database)
+    looked_at = await database.read(read_clock)
+    await database.write(pass_time, 3600)
+    lease = (await job_row(database, claimed.job_id))["lease_until"]
+    assert await database.read(expired_jobs, 10, lease) == []
+    with pytest.raises(TransitionRefused):
+        await database.write(expire, claimed.job_id, claimed.epoch, lease)
+    assert looked_at > lease  # passing time moves what is stored, so the reading taken before it is the later one
+    assert [stale.job_id for stale in await database.read(expired_jobs, 10, looked_at)] == [claimed.job_id]
+    assert (await database.write(expire, claimed.job_id, claimed.epoch, looked_at)).kind == "expire"
 
 
 async def test_a_lease_that_holds_does_not_expire(database: Database) -> None:

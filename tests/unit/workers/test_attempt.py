@@ -18,7 +18,8 @@ from schemas.errors import (
 )
 from schemas.stream_event import StreamEvent
 from tests.unit.workers.claims import a_claim
-from tests.unit.workers.playing import HomeMade, (
+from tests.unit.workers.playing import (
+    HomeMade,
     Running,
     end_of,
     failure_of,

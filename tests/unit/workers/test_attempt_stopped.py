@@ -13,8 +13,10 @@ from handlers.base import BaseAgentHandler
 from schemas.agent_message import AgentMessage
 from schemas.stream_event import StreamEvent
 from tests.unit.workers.claims import a_claim
-from tests.unit.workers.playing import HomeMade, Play, (
+from tests.unit.workers.playing import (
     Events,
+    HomeMade,
+    Play,
     Running,
     end_of,
     failure_of,

@@ -95,3 +95,13 @@ def test_contact_is_never_long_before_a_whole_lease_of_undisturbed_looks() -> No
             contact.seen(database, monotonic)
             undisturbed = monotonic if undisturbed is None else undisturbed
             assert contact.is_long == (monotonic - undisturbed >= LEASE), seed
+
+
+def test_looks_too_far_apart_prove_nothing() -> None:
+    """Everything may have stood still alike: a paused machine, a hung database. Renewals stood still as well."""
+    contact = Contact(LEASE, longest_gap_us=5 * SECOND)
+    database, monotonic = looks(contact, 20)
+    contact.seen(database + 5 * SECOND, monotonic + 5 * SECOND)
+    assert contact.is_long
+    contact.seen(database + 65 * SECOND, monotonic + 65 * SECOND)
+    assert not contact.is_long
