@@ -128,10 +128,11 @@ class Reconciler:
                 logger.warning("a job could not be moved on", job_id=job.job_id, error=str(error))
                 self._contact.lost()
                 return count
+            took_s = time.monotonic() - began
             logger.warning("job moved on by the reconciler", job_id=job.job_id, transition=recorded.kind)
             await self._producer.announce(recorded)
             count += 1
-            if time.monotonic() - began > SLOW_WRITE_S:
+            if took_s > SLOW_WRITE_S:
                 # Commits stall, and with them the renewals of workers that are well: what was seen before is stale.
                 self._contact.lost()
                 return count

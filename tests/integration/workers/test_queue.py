@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from dramatiq.middleware import CurrentMessage
 from pydantic import SecretStr
 
 from cli.valkey import Valkey
@@ -17,6 +18,7 @@ from tests.integration.workers.scripted import script
 from workers import reconciler
 from workers.app import make_broker
 from workers.broker import ChatBroker
+from workers.event_loop import ChatEventLoop
 from workers.process import WorkerProcess
 
 
@@ -90,6 +92,23 @@ async def test_a_worker_survives_a_redis_restarted_without_its_data(
         await quiet(lite_mill)
 
 
+async def test_cut_connections_to_redis_cost_nothing(
+    own_valkey: Valkey, sqlite_url: str, namespace: str, tmp_path: Path
+) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    async with Mill(own_valkey.url, sqlite_url, namespace, threads=4) as mill, in_process_worker(mill.settings):
+        running = await mill.accept(script("a", ("touch", str(begun)), ("until", str(go)), "b"))
+        await file_appears(begun)
+        for kind in ("normal", "pubsub"):
+            await mill.redis.client_kill_filter(_type=kind)
+        go.touch()
+        assert (await mill.ended(running))["status"] == "finished"
+        later = await mill.accept(script("c"))
+        assert (await mill.ended(later))["status"] == "finished"
+        await quiet(mill)
+        assert [(await mill.fold(job_id)).text for job_id in (running, later)] == ["ab", "c"]
+
+
 async def test_a_redis_without_room_delays_jobs_and_loses_none(
     own_valkey: Valkey, sqlite_url: str, namespace: str
 ) -> None:
@@ -116,6 +135,14 @@ async def test_a_worker_started_while_redis_and_sql_are_away_works_once_they_are
         job_id = await lite_mill.accept(script("a"))
         await own_valkey.start()
         assert (await lite_mill.ended(job_id))["status"] == "finished"
+
+
+def test_nothing_of_dramatiq_decides_about_a_job(redis_url: str) -> None:
+    """Its retries, time limits and shutdown notices lose messages and count deploys as failures."""
+    broker = make_broker(Settings(redis_url=SecretStr(redis_url)))
+    assert [type(one) for one in broker.middleware] == [ChatEventLoop, WorkerProcess, CurrentMessage]
+    assert broker.get_actor("chat").options == {}
+    broker.close()
 
 
 def test_an_address_that_is_none_is_said_at_start() -> None:

@@ -58,10 +58,9 @@ async def test_the_worker_whose_attempt_failed_rings_when_the_retry_is_due(
 ) -> None:
     async with Mill(own_valkey.url, sqlite_url, namespace, retry_delay_s=0.05) as own_mill:
         job_id = await own_mill.answer(scripts(a1=[("raise", "own")], a2=["b"]))
-        await own_mill.redis.flushall()
 
         async def rung() -> bool:
-            return await waiting_rings(own_mill.redis, namespace, "chat") == 1
+            return await waiting_rings(own_mill.redis, namespace, "chat") == 2  # the first is of its acceptance
 
         await eventually(rung)
         await own_mill.desk.look()
@@ -102,3 +101,23 @@ async def test_two_reconcilers_append_and_ring_no_more_than_one(
         await eventually(all_told)
         await asyncio.gather(own_mill.reconciler.reconcile(), other.reconciler.reconcile())
         assert [await own_mill.kinds(job_id) for job_id in jobs] == [["final"]] * 5
+
+
+async def test_writes_that_stall_end_the_trust_in_leases_that_look_past(
+    redis_url: str, database_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where commits stall, workers that are well cannot renew either."""
+    async with Mill(redis_url, database_url, namespace, lease_s=0.2, lease_renew_s=0.1) as mill:
+        jobs = [await mill.accept(script(str(place))) for place in range(2)]
+        for _ in jobs:
+            await mill.database.write(claim, "chat", "a worker that dies", 1)
+        monkeypatch.setattr(reconciler, "SLOW_WRITE_S", -1.0)
+
+        async def expired() -> bool:
+            return (await mill.reconciler.reconcile()).expired == 1
+
+        await eventually(expired)
+        assert (await mill.reconciler.reconcile()).expired == 0
+        monkeypatch.setattr(reconciler, "SLOW_WRITE_S", 60.0)
+        await eventually(expired)
+        assert [await mill.status(job_id) for job_id in jobs] == ["queued", "queued"]
