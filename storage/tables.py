@@ -13,6 +13,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     Dialect,
+    Float,
     Index,
     Integer,
     LargeBinary,
@@ -47,6 +48,7 @@ Tenant = String(64)
 Queue = String(80)
 NAME_LENGTH = 128
 Name = String(NAME_LENGTH)
+Breaker = String(256)
 CODE_LENGTH = 64
 
 metadata = MetaData(
@@ -159,6 +161,12 @@ jobs = Table(
     Column("lease_until", Micros),
     #: Why it is to be stopped; NULL unless someone asked for it while it ran.
     Column("cancel_reason", String(200)),
+    #: The open breaker it waits for while it is queued.
+    Column("held_by", Breaker),
+    #: Attempts whose worker was lost while it ran other jobs too; two of them, and it runs once more alone.
+    Column("lost_in_company", Integer, nullable=False, server_default=text("0")),
+    #: A tool of it has written and its agent cannot continue from there: another attempt would write again.
+    Column("wrote", Boolean, nullable=False, server_default=false()),
     Column("user_message_id", Id, nullable=False),
     #: It answers an existing message again, so it owns no user message.
     Column("regenerates", Boolean, nullable=False, server_default=false()),
@@ -201,6 +209,19 @@ Index(
     postgresql_where=text("status = 'queued'"),
     sqlite_where=text("status = 'queued'"),
 )
+Index(
+    "ix_jobs_held",
+    jobs.c.held_by,
+    postgresql_where=text("held_by IS NOT NULL"),
+    sqlite_where=text("held_by IS NOT NULL"),
+)
+#: What retention looks through; the dead are kept until someone has decided about them.
+Index(
+    "ix_jobs_ended",
+    jobs.c.ended_at,
+    postgresql_where=text("status IN ('finished', 'cancelled')"),
+    sqlite_where=text("status IN ('finished', 'cancelled')"),
+)
 Index("ix_jobs_list", jobs.c.tenant, jobs.c.created_at, jobs.c.id)
 Index("ix_jobs_session", jobs.c.session_id)
 
@@ -242,6 +263,8 @@ attempts = Table(
     Column("tenant", Tenant, nullable=False),
     Column("epoch", Integer, nullable=False),
     Column("worker", Name, nullable=False),
+    #: The model it asked: the job's, or its `fallback_model`.
+    Column("model", Name),
     Column("started_at", Micros, nullable=False),
     Column("ended_at", Micros),
     #: The transition that ended it: `finish`, `fail`, `defer`, `release`, `cancel`, `expire`.
@@ -254,7 +277,15 @@ attempts = Table(
     Column("shown_tools", Json),
     PrimaryKeyConstraint("job_id", "attempt"),
 )
+#: Who was lost with whom.
+Index(
+    "ix_attempts_lost",
+    attempts.c.worker,
+    postgresql_where=text("ending = 'expire'"),
+    sqlite_where=text("ending = 'expire'"),
+)
 
+#: The finished tool rounds of an answer that is still being made: the next attempt continues from the last one.
 rounds = Table(
     "rounds",
     metadata,
@@ -263,24 +294,31 @@ rounds = Table(
     Column("tenant", Tenant, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("messages", Json, nullable=False),
+    #: Tokens of the model calls up to this round, since the round before.
+    Column("usage", Json),
     Column("saved_at", Micros, nullable=False),
     PrimaryKeyConstraint("job_id", "seq"),
 )
 
+#: The ledger of calls that write: each is here before it runs, so that no other attempt runs it again unasked.
 tool_calls = Table(
     "tool_calls",
     metadata,
     Column("job_id", Id, nullable=False),
-    #: Names the call across attempts: its round, its place in it and what it asks for.
+    #: The call's own key, which a tool that takes one is given as its idempotency key.
     Column("ledger_key", Name, nullable=False),
+    #: Rounds that were saved when it began: it is of the next one.
+    Column("round", Integer, nullable=False, server_default=text("0")),
     Column("tenant", Tenant, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("call_id", String(256), nullable=False),
     Column("name", Name, nullable=False),
     Column("effect", String(8), nullable=False),
     Column("args", Json, nullable=False),
+    #: `started`, or `finished` with its result.
     Column("status", String(16), nullable=False),
     Column("result", Text),
+    Column("is_error", Boolean, nullable=False, server_default=false()),
     Column("started_at", Micros, nullable=False),
     Column("ended_at", Micros),
     PrimaryKeyConstraint("job_id", "ledger_key"),
@@ -296,12 +334,28 @@ dead_letters = Table(
     #: The epoch the job died in; a redrive compares it.
     Column("epoch", Integer, nullable=False),
     Column("error", Json, nullable=False),
+    Column("error_code", String(CODE_LENGTH), nullable=False, server_default=text("''")),
+    Column("agent_framework", Name, nullable=False, server_default=text("''")),
+    Column("model", Name),
     Column("created_at", Micros, nullable=False),
     #: `redriven` or `discarded`, NULL while it lies there.
     Column("resolution", String(16)),
     Column("resolved_at", Micros),
     Index("ix_dead_letters_tenant_id", "tenant", "id"),
     Index("ix_dead_letters_job_id", "job_id"),
+)
+Index(
+    "ix_dead_letters_lying",
+    dead_letters.c.tenant,
+    dead_letters.c.id,
+    postgresql_where=text("resolution IS NULL"),
+    sqlite_where=text("resolution IS NULL"),
+)
+Index(
+    "ix_dead_letters_resolved",
+    dead_letters.c.resolved_at,
+    postgresql_where=text("resolved_at IS NOT NULL"),
+    sqlite_where=text("resolved_at IS NOT NULL"),
 )
 
 #: Queue messages nobody could read, with their bytes.
@@ -314,8 +368,71 @@ quarantine = Table(
     Column("reason", String(500), nullable=False),
     Column("payload", LargeBinary, nullable=False),
     Column("created_at", Micros, nullable=False),
+    #: `requeued` or `dropped`, NULL while it lies there.
     Column("resolution", String(16)),
     Column("resolved_at", Micros),
+    Index("ix_quarantine_tenant_id", "tenant", "id"),
+)
+
+#: One for each provider and model whose calls have failed lately. It is the provider's, so no tenant's.
+breakers = Table(
+    "breakers",
+    metadata,
+    Column("name", Breaker, primary_key=True),
+    #: Failures in a row.
+    Column("failures", Integer, nullable=False),
+    #: Since when jobs are held; NULL while it is closed.
+    Column("opened_at", Micros),
+    #: When the next job may try; while one tries, when it is given up on.
+    Column("probe_at", Micros),
+    #: Pause before the next probe, doubled by each that fails.
+    Column("pause_us", Micros, nullable=False),
+    #: The job that is trying.
+    Column("probe_job", Id),
+    Column("last_error", Json),
+    Column("updated_at", Micros, nullable=False),
+)
+
+#: Queues that are paused. A queue is the operator's, so no tenant's.
+paused_queues = Table(
+    "paused_queues",
+    metadata,
+    Column("queue", Queue, primary_key=True),
+    Column("reason", String(200), nullable=False),
+    Column("paused_at", Micros, nullable=False),
+)
+
+#: Redrive, discard or cancel for everything that meets a filter, at a rate, by whoever has the lease.
+bulk_runs = Table(
+    "bulk_runs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("tenant", Tenant, nullable=False),
+    #: `redrive`, `discard` or `cancel`.
+    Column("action", String(16), nullable=False),
+    Column("filter", Json, nullable=False),
+    Column("reason", String(200), nullable=False, server_default=text("''")),
+    #: Items a second; NULL is as fast as it goes.
+    Column("rate", Float),
+    #: Items that met the filter when it began.
+    Column("total", Integer, nullable=False),
+    Column("done", Integer, nullable=False, server_default=text("0")),
+    #: Items that had moved on by the time they were reached.
+    Column("skipped", Integer, nullable=False, server_default=text("0")),
+    #: The last item that was dealt with; items come in the order of their ids.
+    Column("cursor", Id),
+    #: `running`, `finished` or `aborted`.
+    Column("state", String(16), nullable=False),
+    Column("lease_until", Micros, nullable=False, server_default=text("0")),
+    Column("created_at", Micros, nullable=False),
+    Column("ended_at", Micros),
+    Index("ix_bulk_runs_tenant_id", "tenant", "id"),
+)
+Index(
+    "ix_bulk_runs_running",
+    bulk_runs.c.lease_until,
+    postgresql_where=text("state = 'running'"),
+    sqlite_where=text("state = 'running'"),
 )
 
 outbox = Table(
