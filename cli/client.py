@@ -86,9 +86,18 @@ class Client:
         """Have a job accepted. It carries its `job_id`, so that a sending whose fate is unknown may be repeated."""
         return await self._repeat("POST", "/v1/jobs", json=clean_json(dict(job)))
 
-    async def cancel(self, job_id: str) -> dict[str, Any]:
+    async def cancel(self, job_id: str, reason: str | None = None) -> dict[str, Any]:
         """Ask for a job to be stopped; its terminal event says that it was."""
-        return await self._repeat("POST", f"/v1/jobs/{job_id}/cancel")
+        body = {} if reason is None else {"json": clean_json({"reason": reason})}
+        return await self._repeat("POST", f"/v1/jobs/{job_id}/cancel", **body)
+
+    async def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Ask for something that is not to be asked for twice."""
+        return await self._request("POST", path, json=clean_json(dict(body or {})))
+
+    async def abort_bulk_run(self, run_id: str) -> dict[str, Any]:
+        """Stop a bulk run; returns it with what was done by then."""
+        return await self._repeat("POST", f"/v1/bulk-runs/{run_id}/abort")
 
     async def create_session(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         return await self._request("POST", "/v1/sessions", json=clean_json(dict(settings)))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
 from typing import TYPE_CHECKING, Any
 
 from cli.failure import INTERRUPTED, CommandFailed
 from cli.follow import show_events, trouble
 from cli.follower import Follower
+from cli.interrupt import on_interrupt
 from schemas.ids import new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from cli.answer import Printer
     from cli.client import Client
@@ -71,7 +70,7 @@ class Conversation:
                 stop.set()
                 printer.note("[stopping …]")
 
-        with _on_interrupt(interrupt):
+        with on_interrupt(interrupt):
             try:
                 code = await answering
             except asyncio.CancelledError:
@@ -102,18 +101,3 @@ class Conversation:
             await self._client.cancel(job_id)
         except CommandFailed as error:
             printer.note(f"[cannot be stopped: {error}]")
-
-
-@contextlib.contextmanager
-def _on_interrupt(call: Callable[[], None]) -> Iterator[None]:
-    """Call instead of raising KeyboardInterrupt. Only a program's main thread gets to know of signals."""
-    loop = asyncio.get_running_loop()
-    try:
-        loop.add_signal_handler(signal.SIGINT, call)
-    except (RuntimeError, ValueError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)

@@ -6,7 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.failure import CommandFailed
+from cli.failure import CommandFailed, WrongUsage
+from cli.list_options import (
+    AsJson,
+    AsJsonLines,
+    DryRun,
+    Everything,
+    Framework,
+    Limit,
+    Model,
+    Queue,
+    Rate,
+    Since,
+    Until,
+    Yes,
+    either,
+    given,
+)
 from cli.options import Options, checked_id, lists
 from cli.run import run
 
@@ -15,7 +31,6 @@ if TYPE_CHECKING:
 
     from cli.screen import Screen
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
 app = typer.Typer(name="jobs", invoke_without_command=True, rich_markup_mode=None)
@@ -28,8 +43,8 @@ def jobs(
         str | None, typer.Option(metavar="STATUS", help="Only queued, running, finished, dead or cancelled ones.")
     ] = None,
     session: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this session.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    limit: Limit = 20,
+    as_json: AsJsonLines = False,
 ) -> None:
     """List the jobs, the newest first; show or cancel one."""
     if lists(context, status, session, as_json):
@@ -44,9 +59,46 @@ def show(context: typer.Context, job: JobId, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def cancel(context: typer.Context, job: JobId, as_json: AsJson = False) -> None:
-    """Stop a job. What it has answered so far is kept and marked."""
-    run(_cancel(context.obj, checked_id(job, "job"), as_json))
+def cancel(
+    context: typer.Context,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job's id; or give a filter.")] = None,
+    queue: Queue = None,
+    status: Annotated[str | None, typer.Option(metavar="STATUS", help="Only queued or only running ones.")] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this session.")] = None,
+    framework: Framework = None,
+    model: Model = None,
+    since: Since = None,
+    until: Until = None,
+    everything: Everything = False,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with the job.")] = None,
+    dry_run: DryRun = False,
+    rate: Rate = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a job, or all that meet a filter. What they have answered so far is kept and marked.
+
+    Many are asked about first. Ctrl-C stops what is not done yet.
+    """
+    from cli.bulk_action import BulkAction
+
+    filters = given(
+        queue=queue,
+        status=status,
+        session_id=checked_id(session, "session") if session else None,
+        framework=framework,
+        model=model,
+        since=since,
+        until=until,
+    )
+    either("jobs", [job] if job else [], filters, everything)
+    if job is not None:
+        if dry_run or rate is not None:
+            raise WrongUsage("--dry-run and --rate go with a filter or --all")
+        run(_cancel(context.obj, checked_id(job, "job"), reason, as_json))
+    body = {**(filters or {"all": True}), **given(rate=rate, reason=reason)}
+    action = BulkAction(context.obj, "/v1/jobs/cancel", body, "jobs", "cancel", as_json)
+    action.perform(dry_run=dry_run, asks=not yes)
 
 
 async def _list(options: Options, filters: dict[str, Any], limit: int, as_json: bool) -> None:
@@ -76,11 +128,11 @@ async def _show(options: Options, job_id: str, as_json: bool) -> None:
         _show_job(screen, job)
 
 
-async def _cancel(options: Options, job_id: str, as_json: bool) -> int:
+async def _cancel(options: Options, job_id: str, reason: str | None, as_json: bool) -> int:
     from cli.screen import Screen
 
     async with options.client() as client:
-        job = await client.cancel(job_id)
+        job = await client.cancel(job_id, reason)
     screen = Screen()
     if as_json:
         screen.json(job)

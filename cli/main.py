@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from cli import chat, doctor, follow, jobs, services, sessions, submit
+from cli import bulk, chat, dead, doctor, follow, heartbeat, jobs, quarantine, queues, services, sessions, submit, top
 from cli.failure import EXIT_CODES, CommandFailed, WrongUsage
 from cli.options import Options
 from cli.terminal import complain
@@ -34,13 +34,20 @@ for command, in_short in (
     (submit.submit, "Put a message on the queue."),
     (follow.follow, "Print a job's answer as it comes."),
     (chat.chat, "Talk to an agent in the terminal."),
+    (top.top, "Watch queues, workers and failures."),
     (services.gateway, "Run the HTTP gateway."),
     (services.worker, "Run a worker."),
     (services.migrate, "Bring the database to the newest schema."),
     (doctor.doctor, "Say what is wrong, and what to do."),
+    (heartbeat.heartbeat, "Say whether the workers here are well."),
 ):
     app.command(short_help=in_short)(command)
 app.add_typer(jobs.app, short_help="List, show and cancel jobs.")
+app.add_typer(dead.app, short_help="List, show, redrive and discard dead letters.")
+app.add_typer(bulk.app, short_help="List, show and abort bulk runs.")
+app.add_typer(quarantine.app, short_help="List, show, requeue and drop unreadable messages.")
+app.add_typer(queues.app, short_help="List, pause and resume queues.")
+app.add_typer(queues.breakers_app, short_help="List and reset breakers.")
 app.add_typer(sessions.app, short_help="List, show, make and delete sessions.")
 
 

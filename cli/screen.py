@@ -32,7 +32,8 @@ class Screen:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
         self._out_console = _console(self.out)
-        self._err_console = _console(self.err)
+        #: For what is drawn beside the results.
+        self.err_console = _console(self.err)
 
     @property
     def width(self) -> int:
@@ -71,15 +72,15 @@ class Screen:
 
     def note(self, text: str) -> None:
         """A line on stderr, cut to the width of the terminal."""
-        self._err_console.print(safe_line(text, self.width), style="dim")
+        self.err_console.print(safe_line(text, self.width), style="dim")
 
     def explain(self, text: str) -> None:
         """Words of ours on stderr, as they are."""
-        self._err_console.print(text)
+        self.err_console.print(text)
 
     def complain(self, text: str) -> None:
         """What went wrong, on stderr and in full."""
-        self._err_console.print(safe_text(text), style="red")
+        self.err_console.print(safe_text(text), style="red")
 
 
 def _console(file: TextIO) -> Console:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.job_options import Framework, Language, Model, Params, System, Tools, asked_fields
+from cli.list_options import AsJson, AsJsonLines, Limit
 from cli.options import Options, checked_id, lists
 from cli.run import run
 
 if TYPE_CHECKING:
     from cli.screen import Screen
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
 
 app = typer.Typer(name="sessions", invoke_without_command=True, rich_markup_mode=None)
@@ -22,8 +22,8 @@ app = typer.Typer(name="sessions", invoke_without_command=True, rich_markup_mode
 @app.callback(epilog="These options are for the list; show, new and delete have their own.")
 def sessions(
     context: typer.Context,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    limit: Limit = 20,
+    as_json: AsJsonLines = False,
 ) -> None:
     """List the sessions, the newest first; show, make or delete one."""
     if lists(context, as_json):

@@ -10,6 +10,8 @@ import structlog
 from starlette.routing import Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.bulk_runs import BulkRunRoutes
+from gateway.dead_letters import DeadLetterRoutes
 from gateway.events import EventRoutes
 from gateway.guard import check_origin
 from gateway.health import HealthRoutes
@@ -17,7 +19,10 @@ from gateway.jobs import JobRoutes
 from gateway.listings import ListingRoutes
 from gateway.openapi import OpenApiRoutes
 from gateway.operation import Operation
+from gateway.overview import OverviewRoutes
 from gateway.problems import ClientGone, problem_response
+from gateway.quarantine import QuarantineRoutes
+from gateway.queues import QueueRoutes
 from gateway.routing import PathEndpoint, build_router
 from gateway.services import Services, open_services
 from gateway.sessions import SessionRoutes
@@ -87,6 +92,11 @@ def api_operations(services: Services) -> list[Operation]:
         *JobRoutes(services).operations(),
         *EventRoutes(services).operations(),
         *SessionRoutes(services).operations(),
+        *DeadLetterRoutes(services).operations(),
+        *BulkRunRoutes(services).operations(),
+        *QuarantineRoutes(services).operations(),
+        *QueueRoutes(services).operations(),
+        *OverviewRoutes(services).operations(),
         *HealthRoutes(services).operations(),
     ]
     return [*operations, *OpenApiRoutes(operations).operations()]

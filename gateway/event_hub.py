@@ -127,15 +127,20 @@ class EventHub:
                     logger.exception("the check of idle streams failed")
 
     async def _check(self, idle: Sequence[Follower]) -> None:
-        """Wake the followers whose log has grown or whose job has ended or is gone."""
+        """Wake the followers whose log has grown or whose job has moved on, has ended or is gone."""
         job_ids = list({follower.job_id for follower in idle})
         last_ids, states = await asyncio.gather(self._last_ids(job_ids), self._states(job_ids))
         now = asyncio.get_running_loop().time()
         for follower in idle:
             follower.active_at = now
-            if states is not None and states.get(follower.job_id, "gone") in _OVER:
+            status, epoch = (states or {}).get(follower.job_id, _GONE)
+            follower.known_epoch = max(follower.known_epoch, epoch)
+            if states is not None and status in _OVER:
                 follower.end()
-            elif last_ids.get(follower.job_id, START) > follower.position:
+            elif (
+                follower.position.epoch < follower.known_epoch
+                or last_ids.get(follower.job_id, START) > follower.position
+            ):
                 follower.fall_behind()
 
     async def _last_ids(self, job_ids: Sequence[str]) -> dict[str, EventId]:
@@ -147,12 +152,13 @@ class EventHub:
             return {}
         return {job_id: last for job_id, last in zip(job_ids, found, strict=True) if last is not None}
 
-    async def _states(self, job_ids: Sequence[str]) -> dict[str, str] | None:
-        """The status of every job there is; None if SQL does not answer."""
+    async def _states(self, job_ids: Sequence[str]) -> dict[str, tuple[str, int]] | None:
+        """(status, epoch) of every job there is; None if SQL does not answer."""
         with contextlib.suppress(StorageUnavailable):
             return await self._database.read(job_states, job_ids)
         logger.warning("idle streams are not checked: the database does not answer")
         return None
 
 
+_GONE = ("gone", 0)
 _OVER = ENDED_STATUSES | {"gone"}

@@ -91,7 +91,7 @@ class Follower:
                 return events
             if self._behind or self._inbox:
                 continue
-            if self._at_terminal:
+            if self._at_terminal and self.position.epoch >= self.known_epoch:
                 break
             if self._ended:
                 events = await self._read_sql()
@@ -186,6 +186,8 @@ class Follower:
             self.position = events[-1].id
             self.active_at = asyncio.get_running_loop().time()
             self._at_terminal = is_terminal(events[-1].data)
+            if self._at_terminal and self.position.epoch < self.known_epoch:
+                self._behind = True  # the job was redriven since: what follows is in the log, or else in SQL
         return events
 
     def _clear_inbox(self) -> None:

@@ -7,8 +7,7 @@ from contextlib import ExitStack, suppress
 from typing import Any, get_args
 
 import structlog
-from pydantic import TypeAdapter, ValidationError
-from redis.exceptions import RedisError
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
@@ -21,6 +20,7 @@ from gateway.requests import (
     flag,
     number,
     optional_id,
+    optional_queue,
     page_of,
     path_id,
     read_body,
@@ -30,22 +30,17 @@ from gateway.requests import (
 from gateway.services import Services
 from schemas.border_text import parse_json
 from schemas.cancel_request import JobCancelRequest
-from schemas.chat_job import ChatJob, QueueName, request_error
-from schemas.errors import InvalidRequest
+from schemas.chat_job import ChatJob, request_error
 from schemas.job_event import EventId
 from schemas.job_view import JobPage, JobStatus, JobSummary, JobView
 from storage.jobs.cancel import request_cancel
 from storage.jobs.views import ENDED_STATUSES, get_job, list_jobs
-from workers.control import send_cancel
 
 MAX_WAIT_S = 60.0
 #: Past every event of an epoch: whoever waits for a job to end skips its tokens.
 LAST_SEQ = 10**18 - 1
-#: How long telling the workers of a cancel may hold up the answer. The next renewal of their leases tells them anyway.
-TELL_TIMEOUT_S = 1.0
 
 _STATUSES: tuple[str, ...] = get_args(JobStatus)
-_QUEUE: TypeAdapter[str] = TypeAdapter(QueueName)
 
 logger = structlog.get_logger(__name__)
 
@@ -73,7 +68,7 @@ class JobRoutes:
                     Parameter("stream", "Answer with the job's events instead of the job.", {"type": "boolean"}),
                 ),
                 body=ChatJob,
-                problems=(404,),
+                problems=(404, 409),
             ),
             Operation(
                 "GET",
@@ -158,7 +153,7 @@ class JobRoutes:
             before=before,
             status=choice(request, "status", _STATUSES),
             session_id=optional_id(request, "session_id"),
-            queue=_queue_of(request),
+            queue=optional_queue(request),
         )
         jobs = [JobSummary.of_row(row) for row in rows[:limit]]
         return json_response(JobPage(data=jobs, next=jobs[-1].id if len(rows) > limit else None))
@@ -191,7 +186,7 @@ class JobRoutes:
         if asked.recorded is not None:
             await self._services.producer.announce(asked.recorded)
         elif asked.result == "stopping":
-            await self._tell_workers(job_id, reason)
+            await self._services.producer.tell_to_stop(job_id, reason)
         view = await self._view(tenant, job_id)
         return json_response(view, 200 if view.status in ENDED_STATUSES else 202)
 
@@ -202,22 +197,5 @@ class JobRoutes:
         except ValidationError as error:
             raise request_error(error) from None
 
-    async def _tell_workers(self, job_id: str, reason: str) -> None:
-        try:
-            async with asyncio.timeout(TELL_TIMEOUT_S):
-                await send_cancel(self._services.log.redis, self._services.settings.namespace, job_id, reason)
-        except (RedisError, OSError, TimeoutError) as error:
-            logger.warning("a cancel is left to the leases", job_id=job_id, error=type(error).__name__)
-
     async def _view(self, tenant: str, job_id: str) -> JobView:
         return JobView.of_row(await self._services.database.read(get_job, tenant, job_id))
-
-
-def _queue_of(request: Request) -> str | None:
-    name = request.query_params.get("queue")
-    if name is None:
-        return None
-    try:
-        return _QUEUE.validate_python(name)
-    except ValidationError:
-        raise InvalidRequest("this is not a queue's name", field="queue") from None

@@ -10,10 +10,13 @@ from starlette.requests import ClientDisconnect, Request
 
 from gateway.operation import Parameter
 from gateway.problems import ClientGone
-from schemas.border_text import parse_json
-from schemas.chat_job import DEFAULT_TENANT, TenantName
+from schemas.border_text import clean_text, parse_json
+from schemas.chat_job import DEFAULT_TENANT, QueueName, TenantName
 from schemas.errors import InvalidRequest, MalformedRequest, NotFound, RequestTooLarge
 from schemas.ids import canonical_id
+from schemas.moment import MOMENT_MAX, moment_us
+from storage.database import Database
+from storage.jobs.statements import read_clock
 
 TENANT_HEADER = "x-chatmill-tenant"
 DEFAULT_LIMIT = 50
@@ -29,7 +32,11 @@ PAGE_PARAMETERS = (
     Parameter("before", "The `next` of the page before.", {"type": "string", "format": "uuid"}),
 )
 
+#: What a parameter may hold that is compared with a name.
+TEXT_MAX = 128
+
 _TENANT: TypeAdapter[str] = TypeAdapter(TenantName)
+_QUEUE: TypeAdapter[str] = TypeAdapter(QueueName)
 _FLAGS = {"true": True, "1": True, "": True, "false": False, "0": False}
 
 
@@ -127,12 +134,53 @@ def optional_id(request: Request, name: str) -> str | None:
         raise InvalidRequest("this is not a UUID", field=name) from None
 
 
+def optional_queue(request: Request) -> str | None:
+    """The parameter `queue`, if it is there."""
+    name = request.query_params.get("queue")
+    return None if name is None else _checked_queue(name, "queue")
+
+
+def queue_name(request: Request) -> str:
+    """The name in the path."""
+    return _checked_queue(request.path_params["name"], "name")
+
+
+def optional_text(request: Request, name: str) -> str | None:
+    """A parameter that is any short text, or not there."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not 0 < len(text) <= TEXT_MAX:
+        raise InvalidRequest(f"give 1 to {TEXT_MAX} characters", field=name)
+    return clean_text(text)
+
+
+async def optional_times(request: Request, database: Database, *names: str) -> dict[str, int]:
+    """Those of these parameters that are there, as microseconds since 1970; how long ago is by the database's clock."""
+    given = {name: request.query_params[name] for name in names if name in request.query_params}
+    now_us = await database.read(read_clock) if given else 0
+    times = {}
+    for name, text in given.items():
+        try:
+            times[name] = moment_us(text[:MOMENT_MAX], now_us)
+        except ValueError as error:
+            raise InvalidRequest(str(error), field=name) from None
+    return times
+
+
 def page_of(request: Request) -> Page:
     """Which part of a list is asked for."""
     text = request.query_params.get("limit", str(DEFAULT_LIMIT))
     if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= MAX_LIMIT:
         raise InvalidRequest(f"give a whole number from 1 to {MAX_LIMIT}", field="limit")
     return Page(int(text), optional_id(request, "before"))
+
+
+def _checked_queue(name: str, field: str) -> str:
+    try:
+        return _QUEUE.validate_python(name)
+    except ValidationError:
+        raise InvalidRequest("this is not a queue's name", field=field) from None
 
 
 def _too_large(max_bytes: int) -> RequestTooLarge:

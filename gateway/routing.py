@@ -45,7 +45,9 @@ def build_router(operations: Iterable[Operation]) -> Router:
     paths: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = operation
-    routes = [Route(path, PathEndpoint(path, methods)) for path, methods in paths.items()]
+    # The first that matches serves: a path with a name goes before one with an id in its place.
+    in_order = sorted(paths.items(), key=lambda item: "{" in item[0])
+    routes = [Route(path, PathEndpoint(path, methods)) for path, methods in in_order]
     return Router(routes, redirect_slashes=False, default=_not_found)
 
 

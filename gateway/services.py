@@ -12,6 +12,7 @@ from schemas.settings import Settings
 from storage.database import Database, open_database
 from storage.event_log import EventLog
 from storage.redis_client import open_redis
+from workers.bulk_runner import BulkRunner
 from workers.cancelling import cancel_all
 from workers.producer import Producer
 from workers.reconciler import Reconciler
@@ -26,6 +27,7 @@ class Services:
     log: EventLog
     producer: Producer
     hub: EventHub
+    bulk_runner: BulkRunner
 
 
 @asynccontextmanager
@@ -46,12 +48,16 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             )
             producer = Producer(settings, database, log)
             # Jobs are looked after here too: a gateway without workers still ends what has lapsed.
-            reconciling = asyncio.create_task(Reconciler(settings, database, log, producer).run(), name="reconciler")
+            bulk_runner = BulkRunner(settings, database, log, producer)
+            tasks = [
+                asyncio.create_task(Reconciler(settings, database, log, producer).run(), name="reconciler"),
+                asyncio.create_task(bulk_runner.run(), name="bulk-runner"),
+            ]
             try:
                 async with EventHub(log, database, idle_check_s=settings.idle_check_s) as hub:
-                    yield Services(settings, database, log, producer, hub)
+                    yield Services(settings, database, log, producer, hub, bulk_runner)
             finally:
-                await cancel_all([reconciling])
+                await cancel_all(tasks)
         finally:
             await redis.aclose()
     finally:

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 
 from graph.prompts import DEFAULT_SYSTEM_PROMPT
-from schemas.agent_message import AgentMessage, ToolCall
+from schemas.agent_message import AgentMessage, ToolCall, Usage
 from schemas.stream_event import StreamEvent
 from schemas.tool import Tool, ToolResult
 
@@ -20,7 +20,7 @@ async def _no_tools(call: ToolCall) -> ToolResult:
     return ToolResult("no tools are available", is_error=True)
 
 
-async def _keep_nothing(round_messages: Sequence[AgentMessage]) -> None:
+async def _keep_nothing(round_messages: Sequence[AgentMessage], usage: Usage | None) -> None:
     return None
 
 
@@ -33,8 +33,8 @@ class TurnContext:
     tools: Sequence[Tool] = ()
     #: Runs one call, or says that there is no such tool; what it raises ends the answer.
     run_tool: Callable[[ToolCall], Awaitable[ToolResult]] = _no_tools
-    #: Told of each finished tool round: the assistant message and all its results.
-    save_round: Callable[[Sequence[AgentMessage]], Awaitable[None]] = _keep_nothing
+    #: Told of each finished tool round: the assistant message and all its results, and the tokens its model call took.
+    save_round: Callable[[Sequence[AgentMessage], Usage | None], Awaitable[None]] = _keep_nothing
     #: Put first if the conversation has no system message of its own.
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     #: Sampling parameters of every model call of this answer.

@@ -91,7 +91,7 @@ def tool_node(known: Collection[str]) -> Node:
         async with asyncio.timeout_at(context.deadline):
             results = await _all_or_first_error([run(call) for call in calls])
         round_messages: list[AnyMessage] = [asked, *results]
-        await context.save_round(agent_messages(round_messages))
+        await context.save_round(agent_messages(round_messages), state.get("reply_usage"))
         return {"messages": results, "unknown_rounds": unknown_rounds}
 
     return run_tools

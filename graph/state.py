@@ -9,19 +9,8 @@ from langgraph.graph.message import add_messages
 from langgraph.managed import RemainingSteps
 from typing_extensions import TypedDict
 
-from schemas.agent_message import Usage
+from schemas.agent_message import Usage, add_usage
 from schemas.stream_event import Outcome
-
-
-def add_usage(total: Usage | None, usage: Usage | None) -> Usage | None:
-    """The sum of two usages; None stands for "not known" and adds nothing."""
-    if total is None or usage is None:
-        return usage or total
-    return Usage(
-        prompt_tokens=total["prompt_tokens"] + usage["prompt_tokens"],
-        completion_tokens=total["completion_tokens"] + usage["completion_tokens"],
-        total_tokens=total["total_tokens"] + usage["total_tokens"],
-    )
 
 
 class AgentState(TypedDict):
@@ -30,6 +19,8 @@ class AgentState(TypedDict):
     messages: Annotated[list[AnyMessage], add_messages]
     #: Tokens of all model calls of this answer; None if the provider does not say.
     usage: NotRequired[Annotated[Usage | None, add_usage]]
+    #: Tokens of the last model call.
+    reply_usage: NotRequired[Usage | None]
     #: How the answer ended, once it has.
     outcome: NotRequired[Outcome]
     #: Calls of the last message that must not run, by id, with the reason the model is told.

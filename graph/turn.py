@@ -74,6 +74,7 @@ class Turn:
         return {
             "messages": [asked],
             "usage": reply.usage,
+            "reply_usage": reply.usage,
             "invalid_calls": invalid,
             "invalid_rounds": invalid_rounds,
         }

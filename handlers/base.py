@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from typing import ClassVar
 
 from handlers.threads import iterate_in_thread
 from schemas.agent_message import AgentMessage, Usage
@@ -22,6 +23,12 @@ class BaseAgentHandler(ABC):
     All four raise AgentInvocationError on a timeout or any failure, and never return an empty result in its place; an
     agent that legitimately said nothing answers with one assistant message without text.
     """
+
+    #: Whether it calls the job's model: then the provider's failures are counted, and its jobs wait while it fails.
+    uses_model: ClassVar[bool] = True
+    #: Whether it takes up `session.progress`, what earlier attempts have kept, and goes on from there; its `final` then
+    #: holds the new messages only. A job whose handler cannot is not tried again once one of its tools has written.
+    continues: ClassVar[bool] = False
 
     def __init__(self, session: AgentSession) -> None:
         self.session = session

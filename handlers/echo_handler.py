@@ -19,6 +19,8 @@ from schemas.agent_message import AgentMessage, Usage
 class EchoHandler(BaseAgentHandler):
     """Repeats what the user said; a token is a word."""
 
+    uses_model = False
+
     def invoke(
         self, user_message: str, images: Sequence[str] | None = None, reply_to: str | None = None
     ) -> tuple[list[AgentMessage], Usage | None]:

@@ -58,6 +58,16 @@ class HandlerFactory:
             self._used.add(type(handler))
         return handler
 
+    def uses_model(self, framework: str) -> bool:
+        """Whether the framework's agents call the job's model; False for one that nobody knows."""
+        found = self._class_of(framework)
+        return found is not None and found.uses_model
+
+    def continues(self, framework: str) -> bool:
+        """Whether the framework's agents go on from what earlier attempts kept; False for one that nobody knows."""
+        found = self._class_of(framework)
+        return found is not None and found.continues
+
     def preload(self) -> None:
         """Import and prepare every framework now, so that no first message waits and no event loop is held up."""
         built_in = [load_object(path, setting="agent_framework") for path in BUILT_IN_HANDLERS.values()]
@@ -68,6 +78,12 @@ class HandlerFactory:
         """Release what the handlers made here share on the running event loop."""
         for handler_class in self._used:
             await handler_class.close_shared()
+
+    def _class_of(self, framework: str) -> type[BaseAgentHandler] | None:
+        found = self._own.get(framework)
+        if found is None and (path := BUILT_IN_HANDLERS.get(framework)) is not None:
+            found = load_object(path, setting="agent_framework")
+        return found
 
     def _add(self, name: str, found: Any, setting: str) -> None:
         if not (isinstance(found, type) and issubclass(found, BaseAgentHandler)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
@@ -17,14 +17,23 @@ from graph.messages import agent_messages, to_langchain
 from graph.state import AgentState
 from handlers.base import BaseAgentHandler, timed_out, unexpected
 from handlers.history import read_conversation
+from handlers.open_calls import close_open_round
 from handlers.tool_runner import ToolRunner
 from schemas.agent_message import AgentMessage, ChatMessage, Usage
+from schemas.agent_session import AgentSession
 from schemas.errors import AgentInvocationError, ChatmillError
 from schemas.stream_event import StreamEvent
+
+#: Graph steps of a finished round: the model call, and the tools it asked for.
+STEPS_PER_ROUND = 2
+#: Graph steps of one model call: LangGraph counts before it looks whether anything is left to do.
+LEAST_STEPS = 2
 
 
 class LangGraphHandler(BaseAgentHandler):
     """The agent of graph/: a model that may call tools, round after round, until it has an answer."""
+
+    continues: ClassVar[bool] = True
 
     async def astream_events(
         self, user_message: str, images: Sequence[str] | None = None, reply_to: str | None = None
@@ -98,31 +107,44 @@ class LangGraphHandler(BaseAgentHandler):
         builder = GraphBuilder(tools=session.tools)
         user_texts = [message.content for message in conversation if message.role == "user"]
         events: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
+        runner = ToolRunner(session, user_texts, control_flow=(GraphBubbleUp,))
         context = TurnContext(
             model=loop_models().model(session.model_target, builder.tool_set),
             tools=session.tools,
-            run_tool=ToolRunner(session, user_texts, control_flow=(GraphBubbleUp,)).run,
+            run_tool=runner.run,
             save_round=session.save_round,
             parameters=session.parameters.to_json(),
             emit=events.put_nowait,
             deadline=deadline,
         )
-        run = builder().ainvoke(
-            cast("AgentState", {"messages": [to_langchain(message) for message in conversation]}),
-            RunnableConfig(recursion_limit=session.recursion_limit),
-            context=context,
-        )
-        graph = asyncio.create_task(run)
+
+        async def answer() -> Mapping[str, Any]:
+            async with asyncio.timeout_at(deadline):
+                closed = await close_open_round(session, runner, events.put_nowait)
+            known = [*conversation, *session.progress.messages, *closed]
+            return await builder().ainvoke(
+                cast("AgentState", {"messages": [to_langchain(message) for message in known]}),
+                RunnableConfig(recursion_limit=_steps_left(session, session.progress.rounds + bool(closed))),
+                context=context,
+            )
+
+        already = len(conversation) + len(session.progress.messages)
+        graph = asyncio.create_task(answer())
         graph.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while (event := await events.get()) is not None:
                 yield event
             if graph.cancelled():  # nobody here did that: a tool has raised a CancelledError of its own
                 raise AgentInvocationError("the agent was cancelled from within", code="agent_error")
-            yield _final(graph.result(), already=len(conversation))
+            yield _final(graph.result(), already)
         finally:
             graph.cancel()
             await asyncio.gather(graph, return_exceptions=True)
+
+
+def _steps_left(session: AgentSession, rounds: int) -> int:
+    """The recursion limit of an answer that has some rounds behind it; the model may always be asked once more."""
+    return max(session.recursion_limit - STEPS_PER_ROUND * rounds, LEAST_STEPS)
 
 
 def _final(state: Mapping[str, Any], already: int) -> StreamEvent:

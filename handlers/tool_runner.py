@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,11 +18,14 @@ from schemas.agent_session import AgentSession
 from schemas.border_text import clean_text
 from schemas.capped_text import capped_text
 from schemas.errors import AgentInvocationError, StorageUnavailable, TransitionRefused
+from schemas.progress import OpenCall
 from schemas.tool import Tool, ToolContext, ToolResult
 
 #: Characters of a result that the model is given: a page of everything, not a book of one thing.
 MAX_RESULT = 32_000
 MAX_ERROR = 2_000
+#: Seconds that a stopped call still gets to record what it has returned.
+RECORD_S = 2.0
 
 #: The threads of all synchronous tools of the process: threads are the process's, whichever job asks for one.
 TOOL_THREADS = ThreadLimit(64)
@@ -58,7 +62,7 @@ class ToolRunner:
         )
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """The result of one call. A tool that writes is recorded as started before it runs."""
+        """The result of one call. A call that writes is recorded before it runs, and its result after it has run."""
         tool = self._tools.get(call["name"])
         if tool is None:
             known = ", ".join(self._tools) or "none"
@@ -67,13 +71,30 @@ class ToolRunner:
             arguments = checked_arguments(tool.parameters, call["args"])
         except ValueError as error:
             return ToolResult(f"Not run, the arguments are wrong: {error}", is_error=True)
-        if tool.effect == "write":
-            await self._session.start_tool_call(tool.name, arguments, call["id"], tool.effect)
-        return await self._run(tool, arguments)
+        if tool.effect != "write":
+            return await self._run(tool, arguments)
+        key = await self._session.start_tool_call(tool.name, arguments, call["id"], tool.effect)
+        return await self._run_recorded(tool, arguments, key)
 
-    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
+    async def repeat(self, call: OpenCall) -> ToolResult | None:
+        """Make a call of unknown outcome again, under the same key; None if its tool does not take one."""
+        tool = self._tools.get(call.name)
+        if tool is None or not tool.takes_idempotency_key:
+            return None
+        try:
+            arguments = checked_arguments(tool.parameters, call.args)
+        except ValueError:
+            return None  # the tool has changed since
+        return await self._run_recorded(tool, arguments, call.key)
+
+    async def _run_recorded(self, tool: Tool, arguments: dict[str, Any], key: str) -> ToolResult:
+        result = await self._run(tool, arguments, key)
+        await _to_the_end(self._session.finish_tool_call(key, result))
+        return result
+
+    async def _run(self, tool: Tool, arguments: dict[str, Any], key: str | None = None) -> ToolResult:
         if tool.wants_context:
-            arguments = {**arguments, "context": self._context}
+            arguments = {**arguments, "context": replace(self._context, idempotency_key=key)}
         limit = asyncio.timeout(tool.timeout_s)
         try:
             async with limit:
@@ -105,6 +126,17 @@ def as_text(value: Any) -> str:
         except TypeError:
             value = str(value)
     return clean_text(value) or "(no output)"
+
+
+async def _to_the_end(recording: Coroutine[Any, Any, None]) -> None:
+    """Record what has happened even if the attempt is stopped meanwhile: otherwise nobody would know of it."""
+    task = asyncio.ensure_future(recording)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=RECORD_S)
+        task.cancel()
+        raise
 
 
 def _is_async(function: Callable[..., Any] | Callable[..., Awaitable[Any]]) -> bool:

@@ -39,6 +39,10 @@ class ToolRegistry:
             )
         if tool.effect not in get_args(ToolEffect):
             raise ConfigurationError(f"the effect of the tool {tool.name!r} must be one of pure, read and write")
+        if tool.takes_idempotency_key and not (tool.wants_context and tool.effect == "write"):
+            raise ConfigurationError(
+                f"the tool {tool.name!r} takes an idempotency key, so its effect must be write and wants_context True"
+            )
         if tool.timeout_s <= 0:
             raise ConfigurationError(f"the timeout_s of the tool {tool.name!r} must be positive")
         self._tools[tool.name] = tool

@@ -26,6 +26,17 @@ class Usage(TypedDict):
     total_tokens: int
 
 
+def add_usage(total: Usage | None, usage: Usage | None) -> Usage | None:
+    """The sum of two usages; None stands for "not known" and adds nothing."""
+    if total is None or usage is None:
+        return usage or total
+    return Usage(
+        prompt_tokens=total["prompt_tokens"] + usage["prompt_tokens"],
+        completion_tokens=total["completion_tokens"] + usage["completion_tokens"],
+        total_tokens=total["total_tokens"] + usage["total_tokens"],
+    )
+
+
 class ChatMessage(BaseModel, frozen=True):
     """One message of a conversation's history."""
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from schemas.agent_message import AgentMessage, ChatMessage
+from schemas.agent_message import AgentMessage, ChatMessage, Usage
 from schemas.chat_job import Parameters
+from schemas.ids import new_id
 from schemas.models import ModelTarget
-from schemas.tool import Tool
+from schemas.progress import NO_PROGRESS, Progress
+from schemas.tool import Tool, ToolResult
 
 
 class HistoryReader(Protocol):
@@ -22,11 +24,15 @@ async def _no_history(reply_to: str | None = None) -> list[ChatMessage]:
     return []
 
 
-async def _keep_nothing(round_messages: Sequence[AgentMessage]) -> None:
+async def _keep_nothing(round_messages: Sequence[AgentMessage], usage: Usage | None) -> None:
     return None
 
 
-async def _start_unrecorded(name: str, args: dict[str, Any], call_id: str, effect: str) -> None:
+async def _start_unrecorded(name: str, args: dict[str, Any], call_id: str, effect: str) -> str:
+    return new_id()
+
+
+async def _finish_unrecorded(key: str, result: ToolResult) -> None:
     return None
 
 
@@ -34,8 +40,8 @@ async def _start_unrecorded(name: str, args: dict[str, Any], call_id: str, effec
 class AgentSession:
     """The frozen view of a session that one attempt works with.
 
-    The callables are bound to the attempt: what they write is guarded by its epoch, and they raise TransitionRefused
-    once the attempt has lost its job.
+    The callables are bound to the attempt: what they write is guarded, and they raise TransitionRefused once it has
+    lost its job.
     """
 
     session_id: str
@@ -58,7 +64,12 @@ class AgentSession:
     #: Graph steps (a model call and the tools it asks for are two) before an answer ends as `step_limit`.
     recursion_limit: int = 10
     read_history: HistoryReader = _no_history
-    #: Saves one finished tool round: the assistant message and all its results.
-    save_round: Callable[[Sequence[AgentMessage]], Awaitable[None]] = _keep_nothing
-    #: Records that a tool call is about to run: (name, args, call id, effect).
-    start_tool_call: Callable[[str, dict[str, Any], str, str], Awaitable[None]] = _start_unrecorded
+    #: What earlier attempts have done; nothing for a handler that does not continue.
+    progress: Progress = NO_PROGRESS
+    #: Saves one finished tool round, the assistant message and all its results, and the tokens its model call took.
+    save_round: Callable[[Sequence[AgentMessage], Usage | None], Awaitable[None]] = _keep_nothing
+    #: Records that a tool call is about to run: (name, args, call id, effect). Returns the key it is recorded under.
+    #: If it raises, the call must not run.
+    start_tool_call: Callable[[str, dict[str, Any], str, str], Awaitable[str]] = _start_unrecorded
+    #: Records what the call under this key has returned.
+    finish_tool_call: Callable[[str, ToolResult], Coroutine[Any, Any, None]] = _finish_unrecorded

@@ -28,7 +28,6 @@ NOT_YET_FIELDS = (
     "images",
     "edit_of",
     "context",
-    "fallback_model",
     "tool_secrets",
     "response_format",
     "variant",
@@ -118,6 +117,8 @@ class ChatJob(BaseModel):
 
     agent_framework: Name | None = None
     model: Name | None = None
+    #: Asked instead of `model` once an attempt has failed.
+    fallback_model: Name | None = None
     system: MessageText | None = None
     parameters: Parameters = Parameters()
     #: Names of the tools the agent may use; None means all that are registered, an empty list means none.
@@ -129,7 +130,8 @@ class ChatJob(BaseModel):
     priority: int = Field(default=0, ge=-100, le=100)
     #: Seconds from acceptance until the job is given up, waiting included.
     deadline_s: float = Field(default=DEFAULT_DEADLINE_S, gt=0, le=7 * 86_400)
-    #: What to do when the session is still answering an earlier message.
+    #: While the session still answers an earlier message: wait for one's turn, be refused with 409, or stop what is
+    #: being answered and what waits.
     if_busy: Literal["enqueue", "reject", "interrupt"] = "enqueue"
     #: Kept with the job and given back, never interpreted.
     metadata: Metadata = Field(default_factory=dict)
@@ -137,7 +139,6 @@ class ChatJob(BaseModel):
     images: list[str] | None = None
     edit_of: Id | None = None
     context: str | None = None
-    fallback_model: Name | None = None
     tool_secrets: dict[str, str] | None = None
     response_format: dict[str, Any] | None = None
     variant: str | None = None
@@ -148,10 +149,6 @@ class ChatJob(BaseModel):
         for name in NOT_YET_FIELDS:
             if getattr(self, name) is not None:
                 raise PydanticCustomError("not_yet", "{field} is not supported yet", {"field": name})
-        if self.if_busy != "enqueue":
-            raise PydanticCustomError(
-                "not_yet", "if_busy other than enqueue is not supported yet", {"field": "if_busy"}
-            )
         self._check_question()
         return self
 

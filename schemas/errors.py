@@ -7,7 +7,9 @@ ChatmillError
 │   ├── MalformedRequest         400  not JSON at all
 │   ├── RequestTooLarge          413
 │   ├── NotFound                 404  missing, or another tenant's: the two look the same
-│   └── Conflict                 409
+│   ├── Conflict                 409
+│   │   └── SessionBusy          409  it is still answering, and the job was not to wait
+│   └── QueueUnavailable         503  Redis is needed for it, and does not answer
 ├── AgentInvocationError         the agent did not answer; `code`, `retryable` and `charged` decide what follows
 ├── StreamMismatch               an agent's `final` differs from what it streamed (a fault of the handler)
 ├── TransitionRefused            the guarded UPDATE met no row: somebody holds a newer epoch
@@ -96,6 +98,25 @@ class Conflict(RequestError):
 
     status = 409
     code = "conflict"
+
+
+class SessionBusy(Conflict):
+    """The session is still answering an earlier message, and the job says `if_busy: reject`."""
+
+    code = "busy"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, field="if_busy")
+
+
+class QueueUnavailable(RequestError):
+    """Redis does not answer, and the request is about a message on a queue."""
+
+    status = 503
+    code = "queue_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("Redis does not answer, so nothing was put on the queue; send the request again")
 
 
 class AgentInvocationError(ChatmillError):

@@ -123,6 +123,21 @@ class Settings(BaseSettings):
         default=2.0, ge=0, description="Pause before the second attempt, give or take a quarter."
     )
     reconcile_s: float = Field(default=1.0, gt=0, description="Pause between two passes of the reconciler.")
+    breaker_failures: int = Field(
+        default=5, ge=1, description="Failures in a row after which a provider and model are left alone for a while."
+    )
+    breaker_pause_s: float = Field(
+        default=15.0,
+        gt=0,
+        description="How long they are left alone before one job may try; doubled by each that fails.",
+    )
+    breaker_longest_pause_s: float = Field(default=300.0, gt=0, description="What the doubling ends at.")
+    retain_jobs_s: float = Field(
+        default=30 * 86_400.0,
+        gt=0,
+        description="How long finished, cancelled and discarded jobs are kept, with their attempts and events. "
+        "Dead letters stay until someone has decided about them; messages stay with their session.",
+    )
 
     # Events and the gateway
     event_ttl_live_s: float = Field(default=86_400.0, gt=0, description="How long the event log of a live job is kept.")

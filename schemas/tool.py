@@ -25,6 +25,8 @@ class ToolContext:
     job_id: str = ""
     #: The user's messages so far, oldest first, the current one last.
     user_texts: Sequence[str] = ()
+    #: Stands for this one call of a tool that writes: the same key again means the same call again. None for others.
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,9 @@ class Tool:
     effect: ToolEffect = "write"
     timeout_s: float = DEFAULT_TOOL_TIMEOUT_S
     wants_context: bool = False
+    #: It recognises a call that is repeated with the same `context.idempotency_key`, and does nothing twice. Only for a
+    #: tool that writes; it needs `wants_context`.
+    takes_idempotency_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)

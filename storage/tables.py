@@ -373,6 +373,13 @@ quarantine = Table(
     Column("resolved_at", Micros),
     Index("ix_quarantine_tenant_id", "tenant", "id"),
 )
+Index(
+    "ix_quarantine_lying",
+    quarantine.c.tenant,
+    quarantine.c.id,
+    postgresql_where=text("resolution IS NULL"),
+    sqlite_where=text("resolution IS NULL"),
+)
 
 #: One for each provider and model whose calls have failed lately. It is the provider's, so no tenant's.
 breakers = Table(

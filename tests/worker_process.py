@@ -108,6 +108,12 @@ class WorkerProcess:
         """The ids of its processes, as `started` events name them."""
         return [line["worker"] for line in self.lines() if line["event"] == "worker ready"]
 
+    @property
+    def pid(self) -> int:
+        """The id of its master process."""
+        assert self._process is not None
+        return self._process.pid
+
     def pause(self) -> None:
         """Let all of it stand still, as a suspended machine does."""
         self._signal(signal.SIGSTOP)

@@ -7,16 +7,35 @@ from schemas.agent_session import AgentSession
 from schemas.chat_job import Parameters
 from schemas.errors import ConfigurationError
 from schemas.models import ModelTarget
+from schemas.progress import NO_PROGRESS, Progress
 from schemas.settings import Settings
 from schemas.tool import Tool
 from storage.database import Database
 from storage.jobs.claim import Claim
+from storage.jobs.progress import read_progress
 from storage.messages import read_branch
+from workers.progress_keeper import ProgressKeeper
 
 
-def agent_session(claim: Claim, settings: Settings, database: Database, tools: tuple[Tool, ...]) -> AgentSession:
+async def kept_progress(claim: Claim, database: Database, *, continues: bool) -> Progress:
+    """What earlier attempts have kept, for a handler that continues. Raises StorageUnavailable."""
+    if claim.attempt == 1 or not continues:
+        return NO_PROGRESS
+    return await database.read(read_progress, claim.job_id)
+
+
+def agent_session(
+    claim: Claim,
+    settings: Settings,
+    database: Database,
+    tools: tuple[Tool, ...],
+    progress: Progress = NO_PROGRESS,
+    *,
+    continues: bool = False,
+) -> AgentSession:
     """The frozen session of one attempt. Raises ConfigurationError if the model it names is not known here."""
     job, stored = claim.job, claim.session
+    keeper = ProgressKeeper(database, claim, progress, continues=continues)
 
     async def read_history(reply_to: str | None = None) -> list[ChatMessage]:
         leaf = reply_to or claim.history_leaf
@@ -40,6 +59,10 @@ def agent_session(claim: Claim, settings: Settings, database: Database, tools: t
         timeout_s=settings.attempt_timeout_s,
         recursion_limit=settings.recursion_limit,
         read_history=read_history,
+        progress=progress,
+        save_round=keeper.save_round,
+        start_tool_call=keeper.start_tool_call,
+        finish_tool_call=keeper.finish_tool_call,
     )
 
 

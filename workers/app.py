@@ -9,19 +9,14 @@ import dramatiq
 import structlog
 from dramatiq.middleware import CurrentMessage
 
-from handlers.factory import HandlerFactory
-from handlers.tools import build_registry
 from schemas.errors import ConfigurationError
 from schemas.garbage import settle_in
-from schemas.logs import configure_logging
-from schemas.settings import Settings, load_settings
+from schemas.settings import Settings
 from workers.broker import ChatBroker
 from workers.event_loop import ChatEventLoop
 from workers.process import WorkerProcess
 from workers.ring import ACTOR_NAME
-
-#: As sysexits.h numbers a configuration error.
-EXIT_CONFIG = 78
+from workers.startup import EXIT_CONFIG, load_agents, read_settings
 
 
 def make_broker(settings: Settings) -> ChatBroker:
@@ -30,9 +25,8 @@ def make_broker(settings: Settings) -> ChatBroker:
     All of dramatiq's default middleware is left out on purpose: Retries, TimeLimit, AgeLimit and ShutdownNotifications
     decide about messages what is decided about jobs, in SQL (docs/decisions/).
     """
-    handlers = HandlerFactory({name: entry.handler for name, entry in settings.frameworks.items()})
-    handlers.preload()
-    process = WorkerProcess(settings, handlers, build_registry(settings.tools))
+    handlers, tools = load_agents(settings)
+    process = WorkerProcess(settings, handlers, tools)
     broker = ChatBroker(
         settings,
         middleware=[
@@ -54,11 +48,7 @@ def make_broker(settings: Settings) -> ChatBroker:
 def set_up() -> None:
     """Called by dramatiq in each of its processes: read the settings and make this process's broker the global one."""
     try:
-        settings = load_settings()
-        configure_logging(settings.log_level, settings.log_format)
-        if settings.config is not None:
-            sys.path.append(str(settings.config.parent))  # where the user's own tools and frameworks lie
-        dramatiq.set_broker(make_broker(settings))
+        dramatiq.set_broker(make_broker(read_settings()))
         settle_in()
     except ConfigurationError as error:
         structlog.get_logger(__name__).error("the worker cannot start", reason=str(error))

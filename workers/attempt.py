@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from enum import IntEnum
 from typing import Any
@@ -12,7 +12,7 @@ import structlog
 from pydantic import TypeAdapter
 
 from handlers.base import BaseAgentHandler
-from schemas.agent_message import AgentMessage, Usage, joined_text
+from schemas.agent_message import AgentMessage, Usage, add_usage, joined_text
 from schemas.border_text import TextRepair, clean_json
 from schemas.errors import (
     AgentInvocationError,
@@ -21,9 +21,10 @@ from schemas.errors import (
     StreamMismatch,
     TransitionRefused,
 )
+from schemas.progress import NO_PROGRESS
 from schemas.stream_event import Outcome, ToolNote
 from storage.jobs.claim import Claim
-from storage.jobs.settle import AttemptRecord
+from storage.jobs.move import AttemptRecord
 from workers.ending import Answer, Answered, Cancelled, Ending, Failed, Lost, Released, failed_with
 from workers.job_stream import JobStream
 from workers.partial_answer import PartialAnswer
@@ -55,6 +56,7 @@ class Attempt:
         self.stop_reason: StopReason | None = None
         self.cancel_reason = ""
         self.partial = PartialAnswer()
+        self._carried = NO_PROGRESS
         self._work: asyncio.Task[None] | None = None
         self._answer: Answer | None = None
         #: Done once the attempt is stopped or its answer complete: only the handler's letting go is waited for then.
@@ -74,7 +76,9 @@ class Attempt:
         if self._work is not None:
             self._work.cancel()
 
-    async def run(self, make_handler: Callable[[], BaseAgentHandler], stream: JobStream, timeout_s: float) -> Ending:
+    async def run(
+        self, make_handler: Callable[[], Awaitable[BaseAgentHandler]], stream: JobStream, timeout_s: float
+    ) -> Ending:
         """Let the handler answer; returns how that ended. Never raises, and always comes back soon after `stop`."""
         work = self._work = asyncio.create_task(
             self._listen(make_handler, stream, timeout_s), name=f"attempt-{self.claim.job_id}"
@@ -95,25 +99,30 @@ class Attempt:
             work.cancel()
         return self._ending(work)
 
-    async def _listen(self, make_handler: Callable[[], BaseAgentHandler], stream: JobStream, timeout_s: float) -> None:
+    async def _listen(
+        self, make_handler: Callable[[], Awaitable[BaseAgentHandler]], stream: JobStream, timeout_s: float
+    ) -> None:
         """Show what the handler says until its answer is complete; raises if it has none."""
         repair = TextRepair()
         limit = asyncio.timeout(timeout_s)
         try:
-            async with limit, aclosing(make_handler().astream_events(self.claim.user_message)) as events:
-                async for event in events:
-                    if event.kind == "text":
-                        self._show(repair.feed(event.text), stream)
-                        continue
-                    self._show(repair.flush(), stream)
-                    if event.kind == "tool":
-                        tool: ToolNote = _storable(_TOOL_NOTE.validate_python(event.tool))
-                        stream.add_tool(tool)
-                        self.partial.add_tool(tool)
-                    elif event.kind == "final":
-                        self._answer = self._checked(event.response, event.usage, event.outcome)
-                        self._decide()
-                        return
+            async with limit:
+                handler = await make_handler()
+                self._carry(handler, stream)
+                async with aclosing(handler.astream_events(self.claim.user_message)) as events:
+                    async for event in events:
+                        if event.kind == "text":
+                            self._show(repair.feed(event.text), stream)
+                            continue
+                        self._show(repair.flush(), stream)
+                        if event.kind == "tool":
+                            tool: ToolNote = _storable(_TOOL_NOTE.validate_python(event.tool))
+                            stream.add_tool(tool)
+                            self.partial.add_tool(tool)
+                        elif event.kind == "final":
+                            self._answer = self._checked(event.response, event.usage, event.outcome)
+                            self._decide()
+                            return
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -122,6 +131,13 @@ class Attempt:
             # On the event loop these would end the whole worker.
             raise RuntimeError(f"the agent raised {type(error).__name__}") from error
         raise AgentInvocationError("the agent ended without an answer", code="no_answer")
+
+    def _carry(self, handler: BaseAgentHandler, stream: JobStream) -> None:
+        """Show what earlier attempts have kept, if the handler goes on from there."""
+        self._carried = handler.session.progress
+        if self._carried.rounds:
+            self.partial.carry(self._carried.messages)
+            stream.carry(self.partial.text, self.partial.tools)
 
     def _decide(self) -> None:
         if not self._decided.done():
@@ -135,10 +151,11 @@ class Attempt:
     def _checked(self, response: list[AgentMessage] | None, usage: Usage | None, outcome: Outcome) -> Answer:
         if not response:
             raise AgentInvocationError("the agent answered with no message", code="no_answer")
-        response = [AgentMessage.model_validate(_storable(message.to_json())) for message in response]
+        new = [AgentMessage.model_validate(_storable(message.to_json())) for message in response]
+        response = [*self._carried.messages, *new]
         if joined_text(response) != self.partial.text:
             raise StreamMismatch
-        return Answer(response, usage, outcome)
+        return Answer(response, add_usage(self._carried.usage, usage), outcome)
 
     def _ending(self, work: asyncio.Task[None]) -> Ending:
         """What to do with the job. An answer that was complete before the stop came is kept."""

@@ -44,6 +44,8 @@ class ChatBroker(RedisBroker):
         self.keeper: Keeper | None = None
         #: A shutdown has begun: messages are left to other workers.
         self.closing = False
+        #: When the consumer last reached Redis, by `time.monotonic()`; None: not yet.
+        self.polled_at: float | None = None
 
     @property
     def consumer_class(self) -> type[WakingConsumer]:

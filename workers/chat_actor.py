@@ -83,7 +83,7 @@ class ChatActor:
             accepted = await self._producer.accept(ChatJob.from_request(given))
         except RequestError as error:
             if job_id is None:
-                await self._keep(raw, str(error))
+                await self._keep(raw, error.to_job_error().message)
                 return
             try:
                 await self._refuse(tenant, job_id, body, error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +73,10 @@ class WakingConsumer(_RedisConsumer):
                     # Fetches nothing, but is a sign of life: without one, others would take the messages for a dead
                     # worker's.
                     self.broker.do_fetch(self.queue_name, 0)
+                    self.broker.polled_at = time.monotonic()
                 return None
             self.message_cache = self.broker.do_fetch(self.queue_name, room)
+            self.broker.polled_at = time.monotonic()
             if not self.message_cache:
                 self.broker.wait_for_message(self.queue_name, WAIT_S)
             return None

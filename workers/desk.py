@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 from redis.exceptions import RedisError
@@ -22,9 +22,13 @@ from storage.event_log import EventLog
 from storage.jobs.claim import Claim, claim
 from storage.jobs.lease import Held
 from storage.jobs.statements import Recorded
-from workers.agent_sessions import agent_session, allowed_tools
+from storage.lanes import is_alone
+from workers.agent_sessions import agent_session, allowed_tools, kept_progress
 from workers.attempt import Attempt, StopReason
+from workers.breaker_board import BreakerBoard
 from workers.cancelling import cancel_all
+from workers.current_job import CURRENT_JOB, CurrentJob
+from workers.ending import Answered, Ending, Failed
 from workers.event_writer import EventWriter
 from workers.ring import ring
 from workers.settlement import Settlement
@@ -43,13 +47,17 @@ class Desk:
         writer: EventWriter,
         handlers: HandlerFactory,
         tools: ToolRegistry,
+        lane: str | None = None,
     ) -> None:
         self._settings = settings
+        #: What is claimed from: the queue's own lane, if left out.
+        self._lane = settings.queue if lane is None else lane
         self._database = database
         self._log = log
         self._writer = writer
         self._handlers = handlers
         self._tools = tools
+        self.breakers = BreakerBoard(settings, database, handlers.uses_model)
         self._settlement = Settlement(settings, database, writer)
         self._attempts: dict[Held, Attempt] = {}
         self._later: set[asyncio.Task[None]] = set()
@@ -62,18 +70,24 @@ class Desk:
 
     async def look(self) -> None:
         """Claim and answer one job after the other until nothing is runnable: what a ring asks for."""
-        while not self.closing:
-            try:
-                claimed = await self._database.write(
-                    claim, self._settings.queue, self.worker_id, to_us(self._settings.lease_s)
-                )
-            except StorageUnavailable as error:
-                # If the claim did commit, nobody renews it and it expires. The reconciler rings again.
-                logger.warning("no claim: SQL does not answer", error=str(error))
-                return
-            if claimed is None:
-                return
+        while not self.closing and (claimed := await self.claim_next()) is not None:
             await self.run(claimed)
+
+    async def claim_next(self) -> Claim | None:
+        """Claim the next runnable job, to be run at once; None if there is none, or SQL does not answer."""
+        try:
+            return await self._database.write(
+                claim,
+                self._lane,
+                self.worker_id,
+                to_us(self._settings.lease_s),
+                self.breakers.open_for,
+                self.breakers.probe_us,
+            )
+        except StorageUnavailable as error:
+            # If the claim did commit, nobody renews it and it expires. The reconciler rings again.
+            logger.warning("no claim: SQL does not answer", error=str(error))
+            return None
 
     async def run(self, claimed: Claim) -> None:
         """Run one attempt to its end and settle it."""
@@ -126,6 +140,7 @@ class Desk:
 
     async def _run(self, attempt: Attempt) -> None:
         claimed = attempt.claim
+        CURRENT_JOB.set(CurrentJob(claimed.job_id, claimed.session_id, claimed.agent_framework))
         stream = self._writer.open(claimed.recorded, on_lost=lambda: attempt.stop(StopReason.LOST))
         left_s = (claimed.deadline_at - claimed.claimed_at) / MICROSECONDS
         deadline = asyncio.get_running_loop().call_later(left_s, attempt.stop, StopReason.DEADLINE)
@@ -136,6 +151,7 @@ class Desk:
             if recorded is not None:
                 logger.info("attempt ended", transition=recorded.kind, epoch=recorded.epoch)
                 self._ring_for(recorded)
+            await self._tell_breaker(claimed, ending)
         except Exception:
             # Nothing above may lose a job: its lease lapses and another attempt follows.
             logger.exception("an attempt could not be settled")
@@ -145,10 +161,17 @@ class Desk:
             if not self._attempts:
                 self._idle.set()
 
-    def _handler_maker(self, claimed: Claim) -> Callable[[], BaseAgentHandler]:
-        def make() -> BaseAgentHandler:
+    async def _tell_breaker(self, claimed: Claim, ending: Ending) -> None:
+        error = ending.error if isinstance(ending, Failed) else None
+        await self.breakers.tell(claimed, error, answered=isinstance(ending, Answered))
+
+    def _handler_maker(self, claimed: Claim) -> Callable[[], Awaitable[BaseAgentHandler]]:
+        async def make() -> BaseAgentHandler:
             tools = self._tools.select(allowed_tools(claimed))
-            handler = self._handlers.handler_for(agent_session(claimed, self._settings, self._database, tools))
+            continues = self._handlers.continues(claimed.agent_framework)
+            progress = await kept_progress(claimed, self._database, continues=continues)
+            session = agent_session(claimed, self._settings, self._database, tools, progress, continues=continues)
+            handler = self._handlers.handler_for(session)
             if handler is None:
                 raise AgentInvocationError("nobody answers this session", code="no_agent", retryable=False)
             return handler
@@ -158,8 +181,10 @@ class Desk:
     def _ring_for(self, recorded: Recorded) -> None:
         """Ring for the work a transition made: now for another queue or process, or when the retry is due."""
         if recorded.due_in_us:
-            self._ring_at(recorded.due_in_us / MICROSECONDS, self._settings.queue, recorded.job_id)
-        elif recorded.wakes is not None and (self.closing or recorded.wakes != self._settings.queue):
+            # Nobody is rung for a job that runs alone: it is looked for.
+            if not is_alone(self._lane):
+                self._ring_at(recorded.due_in_us / MICROSECONDS, self._lane, recorded.job_id)
+        elif recorded.wakes is not None and (self.closing or recorded.wakes != self._lane):
             # Work of its own queue is claimed by `look`, which is about to come round again.
             self._ring_at(0.0, recorded.wakes, recorded.job_id)
 

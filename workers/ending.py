@@ -15,7 +15,7 @@ from schemas.errors import (
     StorageUnavailable,
 )
 from schemas.stream_event import Outcome
-from storage.jobs.settle import AttemptRecord
+from storage.jobs.move import AttemptRecord
 from workers.partial_answer import PartialAnswer
 
 #: What is kept of a traceback: enough to find the place.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from schemas.job_event import encode_event
 from schemas.stream_event import ToolNote
@@ -59,6 +59,13 @@ class JobStream:
             self._pending[-1] += text
         else:
             self._pending.append(text)
+        self._dirty()
+
+    def carry(self, text: str, tools: Sequence[ToolNote]) -> None:
+        """Begin with what earlier attempts have kept: a `snapshot`, right after `started`."""
+        self._text.append(text)
+        self._tools += tools
+        self._pending.append(encode_event("snapshot", self.job_id, _now_us(), text=text, tools=list(tools)))
         self._dirty()
 
     def add_tool(self, tool: ToolNote) -> None:

@@ -19,11 +19,10 @@ from storage.database import open_database
 from storage.jobs.lease import Renewal, renew
 from workers.attempt import StopReason
 from workers.desk import Desk
+from workers.loop_watch import LoopWatch
 
 #: A loop that has not moved for this long is not coming back: others may have its jobs.
 LOOP_BLOCKED_S = 60.0
-#: How often the loop shows that it moves.
-BEAT_S = 1.0
 #: A renewal that took longer is followed by another at once.
 SLOW_RENEWAL_S = 1.0
 #: Pause after a renewal that did not reach SQL.
@@ -35,31 +34,21 @@ logger = structlog.get_logger(__name__)
 class LeaseThread:
     """Renews the leases of a desk's attempts; tells the desk of lost ones and of cancellations."""
 
-    def __init__(self, settings: Settings, desk: Desk) -> None:
+    def __init__(self, settings: Settings, desk: Desk, watch: LoopWatch) -> None:
         self._settings = settings
         self._desk = desk
+        self._watch = watch
         self._stop = threading.Event()
-        self._last_beat = time.monotonic()
         self._loop = asyncio.get_running_loop()
-        self._beats: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, and on the running loop the beat that it watches."""
-        self._beats = asyncio.create_task(self._beat(), name="loop-beat")
         self._thread.start()
 
     async def close(self) -> None:
         """Stop renewing; call it when every attempt is settled."""
         self._stop.set()
-        if self._beats is not None:
-            self._beats.cancel()
         await asyncio.to_thread(self._thread.join)
-
-    async def _beat(self) -> None:
-        while True:
-            self._last_beat = time.monotonic()
-            await asyncio.sleep(BEAT_S)
 
     def _run(self) -> None:
         asyncio.run(self._renew_for_ever())
@@ -70,7 +59,7 @@ class LeaseThread:
             pause = self._settings.lease_renew_s
             while not await asyncio.to_thread(self._stop.wait, pause):
                 pause = self._settings.lease_renew_s
-                blocked_s = time.monotonic() - self._last_beat
+                blocked_s = self._watch.lag_s
                 if blocked_s > LOOP_BLOCKED_S:
                     logger.error("the event loop is blocked; leases are no longer renewed", blocked_s=round(blocked_s))
                     continue

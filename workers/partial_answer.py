@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from schemas.agent_message import AgentMessage, ToolCall
+from graph.tool_notes import finished_note, started_note
+from schemas.agent_message import AgentMessage, ToolCall, joined_text
 from schemas.stream_event import ToolNote
+from schemas.tool import ToolResult
 
 #: What the saved history says of a call that was stopped: every call needs a result, or the next turn is refused.
 STOPPED_RESULT = "The call was stopped before it returned a result."
@@ -25,12 +28,22 @@ class PartialAnswer:
 
     def __init__(self) -> None:
         self.tools: list[ToolNote] = []
+        self._carried: list[AgentMessage] = []
         self._rounds = [_Round()]
 
     @property
     def text(self) -> str:
         """All text shown, joined."""
-        return "".join(piece for one in self._rounds for piece in one.text)
+        return joined_text(self._carried) + "".join(piece for one in self._rounds for piece in one.text)
+
+    def carry(self, messages: Sequence[AgentMessage]) -> None:
+        """Begin with the finished rounds of earlier attempts."""
+        self._carried = list(messages)
+        calls = {call["id"]: call for message in messages for call in message.tool_calls or ()}
+        for message in messages:
+            self.tools += [started_note(call) for call in message.tool_calls or ()]
+            if message.role == "tool" and (call := calls.get(message.tool_call_id or "")) is not None:
+                self.tools.append(finished_note(call, ToolResult(message.content)))
 
     def add_text(self, text: str) -> None:
         if self._rounds[-1].results:
@@ -53,7 +66,7 @@ class PartialAnswer:
 
     def messages(self) -> list[AgentMessage]:
         """The messages shown so far, every call with a result; empty if nothing was shown."""
-        messages: list[AgentMessage] = []
+        messages = list(self._carried)
         for one in self._rounds:
             text, calls = "".join(one.text), list(one.calls.values())
             if not text and not calls:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -16,17 +17,16 @@ from dramatiq.middleware.middleware import MiddlewareError
 from handlers.factory import HandlerFactory
 from handlers.tools import ToolRegistry
 from schemas.settings import Settings
-from storage.database import Database, open_database
-from storage.event_log import EventLog
 from storage.quarantine import keep
-from storage.redis_client import open_redis
+from workers.alone import AloneRunner
+from workers.bulk_runner import BulkRunner
 from workers.cancelling import cancel_all
 from workers.chat_actor import ChatActor
-from workers.control import ControlListener
-from workers.desk import Desk
 from workers.event_loop import worker_loop
-from workers.event_writer import EventWriter
-from workers.leases import LeaseThread
+from workers.heartbeat import HeartbeatThread
+from workers.main import SHUTDOWN_MARGIN_S
+from workers.open_worker import OpenWorker
+from workers.parent_watch import watch_parent
 from workers.producer import Producer
 from workers.reconciler import Reconciler
 
@@ -59,12 +59,13 @@ class WorkerProcess(Middleware):
 
     def before_worker_boot(self, broker: Any, worker: Any) -> None:
         try:
-            self._open = _call(self._start())
+            self._open = _call(self._start(lambda: broker.polled_at))
         except Exception as error:
             logger.exception("the worker cannot start")
             raise MiddlewareError(str(error)) from error
         broker.keeper = self._keep
-        self._begin_at_signal(signal.SIGTERM, broker)
+        if threading.current_thread() is threading.main_thread():
+            self._end_in_order(broker)
 
     def before_worker_shutdown(self, broker: Any, worker: Any) -> None:
         self._begin_shutdown(broker)
@@ -72,28 +73,32 @@ class WorkerProcess(Middleware):
     def after_worker_shutdown(self, broker: Any, worker: Any) -> None:
         if self._open is not None:
             opened, self._open = self._open, None
-            _call(opened.close())
+            # A job that runs alone has had the grace as well, and may still have to be settled.
+            _call(opened.close(), self._settings.shutdown_grace_s + SHUTDOWN_MARGIN_S + CALL_TIMEOUT_S)
 
-    async def _start(self) -> _OpenProcess:
-        return _OpenProcess(self._settings, self._handlers, self._tools)
+    async def _start(self, polled_at: Callable[[], float | None]) -> _OpenProcess:
+        return _OpenProcess(self._settings, self._handlers, self._tools, polled_at)
 
     def _begin_shutdown(self, broker: Any) -> None:
         broker.closing = True
         if self._open is not None:
-            worker_loop().call_soon_threadsafe(self._open.desk.begin_shutdown)
+            worker_loop().call_soon_threadsafe(self._open.begin_shutdown)
 
-    def _begin_at_signal(self, number: signal.Signals, broker: Any) -> None:
-        """Begin the grace at the signal itself: dramatiq looks up to a second later."""
-        if threading.current_thread() is not threading.main_thread():
-            return  # a worker inside somebody's process, a test's: signals are theirs
-        previous = signal.getsignal(number)
+    def _end_in_order(self, broker: Any) -> None:
+        """Begin the grace at SIGTERM itself, since dramatiq looks up to a second later, and when the master is gone.
+
+        Not for a worker inside somebody's process, a test's: signals are theirs.
+        """
+        previous = signal.getsignal(signal.SIGTERM)
 
         def begin(signum: int, frame: FrameType | None) -> None:
             self._begin_shutdown(broker)
             if callable(previous):
                 previous(signum, frame)
 
-        signal.signal(number, begin)
+        signal.signal(signal.SIGTERM, begin)
+        patience_s = self._settings.shutdown_grace_s + SHUTDOWN_MARGIN_S + CALL_TIMEOUT_S
+        watch_parent(os.getppid(), lambda: os.kill(os.getpid(), signal.SIGTERM), patience_s)
 
     def _keep(self, queue: str, reason: str, payload: bytes) -> None:
         if self._open is None:
@@ -105,44 +110,42 @@ class WorkerProcess(Middleware):
 class _OpenProcess:
     """The open resources. Made on the loop they belong to."""
 
-    def __init__(self, settings: Settings, handlers: HandlerFactory, tools: ToolRegistry) -> None:
-        url = settings.redis_url.get_secret_value()
-        self.database: Database = open_database(settings.sqlalchemy_url)
-        self._redis = open_redis(url)
-        self._listening = open_redis(url, socket_timeout=None)
-        self._handlers = handlers
-        log = EventLog(
-            self._redis,
-            settings.namespace,
-            ttl_live_s=settings.event_ttl_live_s,
-            ttl_ended_s=settings.event_ttl_ended_s,
-        )
-        self._writer = EventWriter(self.database, log)
-        producer = Producer(settings, self.database, log)
-        self.desk = Desk(settings, self.database, log, self._writer, handlers, tools)
-        self.actor = ChatActor(settings, self.database, producer, self.desk)
-        self._leases = LeaseThread(settings, self.desk)
-        control = ControlListener(self._listening, settings.namespace, self.desk.cancel)
-        reconciler = Reconciler(settings, self.database, log, producer)
-        self._writer.start()
-        self._leases.start()
+    def __init__(
+        self,
+        settings: Settings,
+        handlers: HandlerFactory,
+        tools: ToolRegistry,
+        polled_at: Callable[[], float | None],
+    ) -> None:
+        self._worker = worker = OpenWorker(settings, handlers, tools)
+        self.database, self.desk = worker.database, worker.desk
+        producer = Producer(settings, worker.database, worker.log)
+        self.actor = ChatActor(settings, worker.database, producer, worker.desk)
+        self._heartbeat = HeartbeatThread(settings, worker.desk, worker.watch, polled_at)
+        self._alone = AloneRunner(settings, worker.database, worker.redis)
+        reconciler = Reconciler(settings, worker.database, worker.log, producer)
+        bulk_runner = BulkRunner(settings, worker.database, worker.log, producer)
+        self._heartbeat.start()
+        self._alone.start()
         self._tasks = [
-            asyncio.create_task(control.run(), name="control"),
             asyncio.create_task(reconciler.run(), name="reconciler"),
+            asyncio.create_task(bulk_runner.run(), name="bulk-runner"),
         ]
         logger.info("worker ready", queue=settings.queue, worker=self.desk.worker_id)
 
+    def begin_shutdown(self) -> None:
+        """Claim nothing more here or in a process that runs a job alone; what runs has the grace."""
+        self.desk.begin_shutdown()
+        self._alone.begin_shutdown()
+
     async def close(self) -> None:
         await self.desk.close()
+        await self._alone.close()
         await cancel_all(self._tasks)
-        await self._leases.close()
-        await self._writer.close()
-        await self._handlers.close()
-        await self._redis.aclose()
-        await self._listening.aclose()
-        await self.database.close()
+        await self._heartbeat.close()
+        await self._worker.close()
 
 
-def _call(coroutine: Coroutine[Any, Any, T]) -> T:
+def _call(coroutine: Coroutine[Any, Any, T], timeout_s: float = CALL_TIMEOUT_S) -> T:
     """Run a coroutine on the worker's loop and wait for it, from a thread beside it."""
-    return asyncio.run_coroutine_threadsafe(coroutine, worker_loop()).result(CALL_TIMEOUT_S)
+    return asyncio.run_coroutine_threadsafe(coroutine, worker_loop()).result(timeout_s)

@@ -15,7 +15,9 @@ from schemas.settings import Settings
 from storage.database import Database
 from storage.event_log import Batch, EventLog
 from storage.jobs.accept import Accepted, accept
+from storage.jobs.interrupt import REASON
 from storage.jobs.statements import Recorded
+from workers.control import send_cancel
 from workers.ring import add_ring
 
 #: How long telling Redis may hold up an answer. The reconciler does what this did not.
@@ -35,6 +37,9 @@ class Producer:
     def check(self, job: ChatJob) -> None:
         """Raise InvalidRequest if the job names a framework, a model or a tool that nobody here knows."""
         self.check_names(framework=job.agent_framework, model=job.model, tools=job.tools)
+        if job.fallback_model is not None and not self._settings.knows_model(job.fallback_model):
+            known = ", ".join(self._settings.known_models())
+            raise InvalidRequest(f"unknown model {job.fallback_model!r}; known are: {known}", field="fallback_model")
         if job.agent_framework == NO_FRAMEWORK:
             raise InvalidRequest("nobody answers a job whose agent_framework is none", field="agent_framework")
 
@@ -62,7 +67,19 @@ class Producer:
         accepted = await self._database.write(accept, job, self._settings.agent_framework)
         if accepted.recorded is not None:
             await self.announce(accepted.recorded)
+        for recorded in accepted.interrupted.cancelled:
+            await self.announce(recorded)
+        for job_id in accepted.interrupted.stopping:
+            await self.tell_to_stop(job_id, REASON)
         return accepted
+
+    async def tell_to_stop(self, job_id: str, reason: str) -> None:
+        """Tell the workers that a running job is to stop; Redis may be down, then the next renewal of leases tells."""
+        try:
+            async with asyncio.timeout(TELL_TIMEOUT_S):
+                await send_cancel(self._log.redis, self._settings.namespace, job_id, reason)
+        except (RedisError, OSError, TimeoutError) as error:
+            logger.warning("a cancel is left to the leases", job_id=job_id, error=type(error).__name__)
 
     async def announce(self, recorded: Recorded) -> None:
         """Append the event of a committed transition and ring for the work it made; Redis may be down."""

@@ -10,13 +10,14 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import structlog
 from redis.exceptions import RedisError
 
 from schemas.errors import StorageUnavailable, TransitionRefused
 from schemas.settings import Settings
+from storage.breakers import held_jobs, release_held
 from storage.clock import to_us
 from storage.database import Database
 from storage.event_log import Batch, EventLog
@@ -29,9 +30,12 @@ from storage.jobs.reconcile import (
     moved_jobs,
     overdue_lanes,
 )
-from storage.jobs.statements import Recorded, read_clock
+from storage.jobs.statements import Recorded
 from storage.jobs.views import find_transition
+from storage.retention import old_jobs, remove_decided, remove_jobs
+from storage.writable import read_clock_for_writing
 from workers.contact import Contact
+from workers.lost_attempts import keep_what_was_shown
 from workers.producer import Producer
 from workers.ring import ring, waiting_rings
 
@@ -49,6 +53,9 @@ SETTLE_S = 3.0
 MOST_MOVED = 2000
 #: A transition that takes longer says that writes stall, though reads may go on.
 SLOW_WRITE_S = 1.0
+#: Jobs that retention removes in one transaction, and how often it looks whether there are any.
+RETAIN_MOST = 100
+RETAIN_EVERY_S = 60.0
 #: One process at a time appends missing events: harmless twice, but twice the work.
 REPLAY_LOCK_S = 5.0
 
@@ -63,6 +70,10 @@ class Pass:
     expired: int = 0
     lapsed: int = 0
     appended: int = 0
+    #: Jobs whose breaker has closed, or lets one try.
+    freed: int = 0
+    #: Jobs, quarantined messages and bulk runs that retention has removed.
+    removed: int = 0
 
 
 class Reconciler:
@@ -77,6 +88,8 @@ class Reconciler:
         #: Database time up to which every transition's event is in the log.
         self._logged_until: int | None = None
         self._sql_was_down = False
+        #: When retention looks again, in monotonic seconds.
+        self._retain_at = 0.0
 
     async def run(self) -> None:
         """Make passes until cancelled."""
@@ -95,28 +108,33 @@ class Reconciler:
                 continue
             self._sql_was_down = False
             if done != Pass():
-                logger.info(
-                    "reconciled", rung=done.rung, expired=done.expired, lapsed=done.lapsed, appended=done.appended
-                )
+                logger.info("reconciled", **asdict(done))
 
     async def reconcile(self) -> Pass:
         """One pass. Raises StorageUnavailable; Redis may be down."""
-        now = await self._database.read(read_clock)
+        # Reads that go on while writes do not prove nothing: nobody could renew a lease then.
+        now = await self._database.write(read_clock_for_writing)
         self._contact.seen(now, time.monotonic_ns() // 1000)
         done = Pass()
+        expired: list[Recorded] = []
         if self._contact.is_long:
             past = await self._database.read(expired_jobs, MOST, now)
-            done.expired = await self._transition(settle.expire, past, now)
-        done.lapsed = await self._transition(settle.lapse, await self._database.read(lapsed_jobs, MOST))
+            expired = await self._transition(settle.expire, past, now)
+        done.freed = sum((await self._database.write(release_held, MOST)).values()) if await self._holds() else 0
+        done.removed = await self._retain()
+        done.expired = len(expired)
+        done.lapsed = len(await self._transition(settle.lapse, await self._database.read(lapsed_jobs, MOST)))
         try:
             done.rung = await self._ring_again()
             done.appended = await self._append_missing(now)
         except (RedisError, OSError) as error:
             logger.debug("the reconciler waits for Redis", error=type(error).__name__)
+        if expired:
+            await keep_what_was_shown(self._database, self._log, expired)
         return done
 
-    async def _transition(self, transition: Callable[..., Recorded], stale: list[Stale], *more: int) -> int:
-        count = 0
+    async def _transition(self, transition: Callable[..., Recorded], stale: list[Stale], *more: int) -> list[Recorded]:
+        done: list[Recorded] = []
         for job in stale:
             began = time.monotonic()
             try:
@@ -127,16 +145,32 @@ class Reconciler:
                 # Perhaps only this row is held by somebody; the rest of the pass must not wait for it.
                 logger.warning("a job could not be moved on", job_id=job.job_id, error=str(error))
                 self._contact.lost()
-                return count
+                return done
             took_s = time.monotonic() - began
             logger.warning("job moved on by the reconciler", job_id=job.job_id, transition=recorded.kind)
             await self._producer.announce(recorded)
-            count += 1
+            done.append(recorded)
             if took_s > SLOW_WRITE_S:
                 # Commits stall, and with them the renewals of workers that are well: what was seen before is stale.
                 self._contact.lost()
-                return count
-        return count
+                return done
+        return done
+
+    async def _holds(self) -> bool:
+        return bool(await self._database.read(held_jobs, 1))
+
+    async def _retain(self) -> int:
+        """Remove some of what has ended long ago; now and then, or again at once while there is more."""
+        now = time.monotonic()
+        if now < self._retain_at:
+            return 0
+        keep_us = to_us(self._settings.retain_jobs_s)
+        old = await self._database.read(old_jobs, keep_us, RETAIN_MOST)
+        removed = await self._database.write(remove_jobs, old) if old else 0
+        if len(old) < RETAIN_MOST:
+            self._retain_at = now + RETAIN_EVERY_S
+            removed += await self._database.write(remove_decided, keep_us)
+        return removed
 
     async def _ring_again(self) -> int:
         overdue = await self._database.read(overdue_lanes, to_us(RING_PATIENCE_S), MOST)

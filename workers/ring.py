@@ -22,7 +22,12 @@ ACTOR_NAME = "chat"
 def wire_message(queue: str, *arguments: Any) -> tuple[str, bytes]:
     """(redis message id, message) as dramatiq's Redis broker keeps them."""
     redis_id = new_id()
-    return redis_id, orjson.dumps(
+    return redis_id, encode_message(queue, redis_id, time.time_ns() // 1_000_000, *arguments)
+
+
+def encode_message(queue: str, redis_id: str, at_ms: int, *arguments: Any) -> bytes:
+    """The message with this id and time; the same bytes each time."""
+    return orjson.dumps(
         {
             "queue_name": queue,
             "actor_name": ACTOR_NAME,
@@ -30,7 +35,7 @@ def wire_message(queue: str, *arguments: Any) -> tuple[str, bytes]:
             "kwargs": {},
             "options": {"redis_message_id": redis_id},
             "message_id": redis_id,
-            "message_timestamp": time.time_ns() // 1_000_000,
+            "message_timestamp": at_ms,
         }
     )
 
@@ -45,8 +50,12 @@ async def ring(redis: Redis, namespace: str, queue: str, job_id: str | None = No
 
 def add_ring(pipeline: Pipeline, namespace: str, queue: str, job_id: str | None) -> None:
     """Ring as part of a round trip that somebody else sends."""
+    add_message(pipeline, namespace, queue, *wire_message(queue, {"job_id": job_id} if job_id is not None else {}))
+
+
+def add_message(pipeline: Pipeline, namespace: str, queue: str, redis_id: str, message: bytes) -> None:
+    """Put a message on a queue as part of a transaction."""
     key = f"{namespace}:{queue}"
-    redis_id, message = wire_message(queue, {"job_id": job_id} if job_id is not None else {})
     pipeline.hset(f"{key}.msgs", redis_id, message)
     pipeline.rpush(key, redis_id)
 

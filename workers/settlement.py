@@ -14,7 +14,7 @@ from schemas.settings import Settings
 from storage.clock import to_us
 from storage.database import Database
 from storage.jobs import settle
-from storage.jobs.settle import AttemptRecord
+from storage.jobs.move import AttemptRecord
 from storage.jobs.statements import Recorded
 from storage.jobs.views import find_transition
 from workers.attempt import Attempt

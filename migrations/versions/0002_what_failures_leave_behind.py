@@ -119,6 +119,14 @@ def upgrade() -> None:
         sqlite_where=sa.text("held_by IS NOT NULL"),
     )
     op.create_index("ix_quarantine_tenant_id", "quarantine", ["tenant", "id"], unique=False)
+    op.create_index(
+        "ix_quarantine_lying",
+        "quarantine",
+        ["tenant", "id"],
+        unique=False,
+        postgresql_where=sa.text("resolution IS NULL"),
+        sqlite_where=sa.text("resolution IS NULL"),
+    )
     op.add_column("rounds", sa.Column("usage", sa.Text(), nullable=True))
     op.add_column("tool_calls", sa.Column("round", sa.Integer(), server_default=sa.text("0"), nullable=False))
     op.add_column("tool_calls", sa.Column("is_error", sa.Boolean(), server_default=sa.false(), nullable=False))

@@ -12,12 +12,14 @@ from sqlalchemy.dialects.postgresql import insert
 
 from schemas.agent_message import ChatMessage
 from schemas.chat_job import ChatJob, conversation_of
-from schemas.errors import InvalidRequest, NotFound
+from schemas.errors import InvalidRequest, NotFound, SessionBusy
 from schemas.frameworks import NO_FRAMEWORK
 from schemas.ids import new_id
 from storage.clock import now_us, to_us
 from storage.database import RunAgain
+from storage.jobs.interrupt import NOTHING_STOPPED, Interrupted, interrupt, lock_lanes_of
 from storage.jobs.statements import UNFINISHED, Recorded, read_clock, record, work_is_due
+from storage.locks import LaneKey
 from storage.messages import NewMessage, insert_messages
 from storage.sessions import NewSession, insert_session
 from storage.tables import job_bodies, jobs, messages, sessions
@@ -48,7 +50,7 @@ _ANSWERABLE = select(messages.c.id).where(
     messages.c.tenant == bindparam("owner"),
     messages.c.role == "user",
 )
-_BUSY = select(exists().where(UNFINISHED, jobs.c.session_id == bindparam("session")))
+BUSY = select(exists().where(UNFINISHED, jobs.c.session_id == bindparam("session")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Accepted:
     created: bool
     #: The `queued` event to append; None if the job was there already.
     recorded: Recorded | None
+    #: What it stopped in its session.
+    interrupted: Interrupted = NOTHING_STOPPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +78,21 @@ class _Place:
     framework: str
     model: str | None
     user_id: str | None
+    interrupted: Interrupted = NOTHING_STOPPED
 
 
 def accept(connection: Connection, job: ChatJob, default_framework: str) -> Accepted:
     """Accept a job, or find the one that was accepted under its id with the same body.
 
     Raises InvalidRequest if the id is taken by another body or tenant, or nobody answers the session; NotFound if its
-    session or the message it replies to is missing or another tenant's.
+    session or the message it replies to is missing or another tenant's; SessionBusy if it is not to wait for one.
     """
     digest = body_digest(job)
     if (known := _known(connection, job, digest)) is not None:
         return known
+    lanes = frozenset({(job.queue, job.tenant)})
+    if job.session_id is not None and job.if_busy == "interrupt":
+        lanes = lock_lanes_of(connection, job.session_id, (job.queue, job.tenant))
     now = read_clock(connection)
     work_is_due(connection, job.queue, job.tenant, now)
     if job.message is None and job.messages is not None:
@@ -92,7 +100,7 @@ def accept(connection: Connection, job: ChatJob, default_framework: str) -> Acce
     elif job.session_id is None:
         place = _open_session(connection, job, default_framework, now, hidden=False)
     else:
-        place = _join_session(connection, job, job.session_id, now)
+        place = _join_session(connection, job, job.session_id, lanes, now)
     if (job.agent_framework or place.framework) == NO_FRAMEWORK:
         raise InvalidRequest("nobody answers this session: its agent_framework is none", field="agent_framework")
     if not connection.execute(_INSERT_JOB, _row(job, place, now)).rowcount:
@@ -112,7 +120,7 @@ def accept(connection: Connection, job: ChatJob, default_framework: str) -> Acce
         fields={"queue": job.queue, "session_id": place.session_id},
         wakes=job.queue if place.head else None,
     )
-    return Accepted(job.job_id, place.session_id, job.queue, True, recorded)
+    return Accepted(job.job_id, place.session_id, job.queue, True, recorded, place.interrupted)
 
 
 def body_digest(job: ChatJob) -> str:
@@ -156,11 +164,15 @@ def _open_session(connection: Connection, job: ChatJob, default_framework: str, 
     return _Place(session.id, 1, True, user_message_id, session.agent_framework, session.model, session.user_id)
 
 
-def _join_session(connection: Connection, job: ChatJob, session_id: str, now: int) -> _Place:
+def _join_session(connection: Connection, job: ChatJob, session_id: str, lanes: frozenset[LaneKey], now: int) -> _Place:
     owner = {"session": session_id, "owner": job.tenant}
     row = connection.execute(_TAKE_PLACE, owner).one_or_none()
     if row is None:
         raise NotFound("there is no such session", field="session_id")
+    interrupted = interrupt(connection, session_id, lanes) if job.if_busy == "interrupt" else NOTHING_STOPPED
+    busy = bool(connection.execute(BUSY, {"session": session_id}).scalar_one())
+    if busy and job.if_busy == "reject":
+        raise SessionBusy("the session is still answering: wait for it, or send if_busy enqueue or interrupt")
     if job.reply_to is not None:
         if connection.execute(_ANSWERABLE, {**owner, "message": job.reply_to}).one_or_none() is None:
             raise NotFound("there is no such user message in this session", field="reply_to")
@@ -168,8 +180,9 @@ def _join_session(connection: Connection, job: ChatJob, session_id: str, now: in
     else:
         question = ChatMessage(role="user", content=job.message or "")
         user_message_id = _store_question(connection, job, session_id, question, now)
-    busy = bool(connection.execute(_BUSY, {"session": session_id}).scalar_one())
-    return _Place(session_id, row.place, not busy, user_message_id, row.agent_framework, row.model, row.user_id)
+    return _Place(
+        session_id, row.place, not busy, user_message_id, row.agent_framework, row.model, row.user_id, interrupted
+    )
 
 
 def _store_question(connection: Connection, job: ChatJob, session_id: str, question: ChatMessage, now: int) -> str:

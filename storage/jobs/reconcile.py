@@ -7,18 +7,25 @@ from dataclasses import dataclass
 from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, func, literal_column, select
 
 from storage.clock import now_us
+from storage.jobs.statements import RUNNABLE
+from storage.lanes import is_alone
+from storage.queues import not_paused
 from storage.tables import jobs, lanes, transitions
 
 _DUE_LANES = (
     select(lanes.c.lane, lanes.c.tenant)
-    .where(lanes.c.next_due.is_not(None), lanes.c.next_due <= now_us(), lanes.c.running < lanes.c.running_limit)
+    .where(
+        lanes.c.next_due.is_not(None),
+        lanes.c.next_due <= now_us(),
+        lanes.c.running < lanes.c.running_limit,
+        not_paused(lanes.c.lane),
+    )
     .order_by(lanes.c.lane)
 )
-_RUNNABLE: ColumnElement[bool] = literal_column("jobs.status = 'queued' AND jobs.head")
 _OVERDUE = select(func.count()).select_from(
     select(jobs.c.id)
     .where(
-        _RUNNABLE,
+        RUNNABLE,
         jobs.c.lane == bindparam("lane"),
         jobs.c.tenant == bindparam("tenant"),
         jobs.c.due_at <= now_us() - bindparam("patience"),
@@ -65,11 +72,14 @@ class Stale:
 
 
 def overdue_lanes(connection: Connection, patience_us: int, most: int) -> dict[str, int]:
-    """How many runnable jobs of each queue have been due for longer than `patience_us`; at most `most` are counted."""
+    """How many runnable jobs of each queue have been due for longer than `patience_us`; at most `most` are counted.
+
+    Nobody is rung for jobs that run alone, so they are left out.
+    """
     counts: dict[str, int] = {}
     for lane, tenant in connection.execute(_DUE_LANES).all():
         left = most - counts.get(lane, 0)
-        if left > 0:
+        if left > 0 and not is_alone(lane):
             key = {"lane": lane, "tenant": tenant, "patience": patience_us, "most": left}
             counts[lane] = counts.get(lane, 0) + connection.execute(_OVERDUE, key).scalar_one()
     return {lane: count for lane, count in counts.items() if count}

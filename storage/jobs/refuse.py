@@ -24,7 +24,7 @@ _INSERT_JOB = upsert(jobs).on_conflict_do_nothing().execution_options(preserve_r
 _INSERT_BODY = insert(job_bodies)
 _INSERT_DEAD_LETTER = insert(dead_letters)
 #: No digest of an accepted body looks like this, so the id stays taken.
-_NO_DIGEST = "refused"
+NO_DIGEST = "refused"
 
 
 def refuse(
@@ -70,7 +70,7 @@ def refuse(
         orjson.dumps(argument)
     except TypeError:
         argument = {"unstorable": repr(argument)[:1000]}
-    connection.execute(_INSERT_BODY, {"job_id": job_id, "tenant": tenant, "body": argument, "digest": _NO_DIGEST})
+    connection.execute(_INSERT_BODY, {"job_id": job_id, "tenant": tenant, "body": argument, "digest": NO_DIGEST})
     dead_letter_id = new_id()
     connection.execute(
         _INSERT_DEAD_LETTER,
@@ -81,6 +81,9 @@ def refuse(
             "queue": queue,
             "epoch": 1,
             "error": error.model_dump(),
+            "error_code": error.code,
+            "agent_framework": framework,
+            "model": None,
             "created_at": now,
         },
     )

@@ -36,8 +36,9 @@ _WORK_DUE = update(lanes).where(_THE_LANE).values(next_due=_EARLIER)
 _LEAVE_LANE = update(lanes).where(_THE_LANE).values(running=lanes.c.running - 1)
 _NEW_LANE = insert(lanes).on_conflict_do_nothing()
 
-#: The literal is what the partial index says: a bound parameter would not use it.
+#: The literals are what the partial indexes say: a bound parameter would not use them.
 UNFINISHED: ColumnElement[bool] = literal_column("jobs.status IN ('queued', 'running')")
+RUNNABLE: ColumnElement[bool] = literal_column("jobs.status = 'queued' AND jobs.head")
 _HEIR = (
     select(jobs.c.id, jobs.c.lane, jobs.c.tenant, jobs.c.due_at)
     .where(UNFINISHED, jobs.c.session_id == bindparam("the_session"), jobs.c.session_seq > bindparam("after"))

@@ -81,11 +81,11 @@ def job_state(connection: Connection, tenant: str, job_id: str) -> tuple[str, in
     return row.status, row.epoch
 
 
-def job_states(connection: Connection, job_ids: Sequence[str]) -> dict[str, str]:
-    """The status of each of these jobs that there is: one question for many streams."""
+def job_states(connection: Connection, job_ids: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """(status, epoch) of each of these jobs that there is: one question for many streams."""
     if not job_ids:
         return {}
-    return {row.id: row.status for row in connection.execute(_STATES, {"jobs": list(job_ids)})}
+    return {row.id: (row.status, row.epoch) for row in connection.execute(_STATES, {"jobs": list(job_ids)})}
 
 
 def last_event(connection: Connection, tenant: str, job_id: str) -> tuple[EventId, bytes, bool]:

@@ -104,6 +104,15 @@ def test_everything_that_goes_on_restarts_has_a_health_check_and_a_version(plain
             assert re.search(r":\d+", service["image"]), "a new major version must not come by itself"
 
 
+def test_the_workers_health_is_what_its_heartbeat_says_and_is_asked_with_patience(plain: dict[str, Any]) -> None:
+    check = plain["services"]["worker"]["healthcheck"]
+    assert check["test"] == ["CMD", "chatmill", "heartbeat"]
+    # A worker counts as well for 15 s after its last sign of life; one that starts has not polled yet.
+    assert seconds(check["interval"]) >= 10
+    assert seconds(check["timeout"]) >= 5
+    assert seconds(check["start_period"]) >= 20
+
+
 def test_docker_waits_longer_than_dramatiq_and_dramatiq_longer_than_the_grace(plain: dict[str, Any]) -> None:
     grace_s: float = Settings.model_fields["shutdown_grace_s"].default
     dramatiq_s = grace_s + SHUTDOWN_MARGIN_S
@@ -217,9 +226,10 @@ class Host:
     async def is_healthy(self, name: str) -> bool:
         """Whether the service's health check says so."""
         how, program, *arguments = self._services[name]["healthcheck"]["test"]
-        assert (how, program) == ("CMD", "python")
+        assert (how, program in ("python", "chatmill")) == ("CMD", True)
+        command = ["-P", "-m", "cli.main", *arguments] if program == "chatmill" else arguments
         check = await asyncio.create_subprocess_exec(
-            sys.executable, *arguments, env=self.environment(name), stderr=subprocess.DEVNULL
+            *(sys.executable, *command), cwd=self.folder, env=self.environment(name), stderr=subprocess.DEVNULL
         )
         return await check.wait() == 0
 
@@ -256,6 +266,7 @@ async def test_the_services_migrate_answer_and_stop_as_the_compose_file_says(hos
     migration = await host.start("migrate")
     assert await migration.wait() == 0, host.log("migrate")
     assert not await host.is_healthy("gateway")
+    assert not await host.is_healthy("worker")
     async with host.running("worker"), host.running("gateway"):
         await host.healthy("gateway")
         await host.healthy("worker")

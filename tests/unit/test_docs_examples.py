@@ -25,13 +25,14 @@ from handlers.base import BaseAgentHandler
 from handlers.builtin_tools import BUILT_IN_TOOLS
 from handlers.factory import HandlerFactory
 from handlers.tool_runner import ToolRunner
-from handlers.tools import build_registry
+from handlers.tools import ToolRegistry, build_registry
 from schemas.agent_message import ChatMessage, joined_text
 from schemas.agent_session import AgentSession
 from schemas.chat_job import NOT_YET_FIELDS, ChatJob, Parameters
 from schemas.errors import RequestError
 from schemas.fold import Fold
 from schemas.job_event import EventId, JobEvent
+from schemas.progress import OpenCall
 from schemas.settings import Settings, load_settings
 from schemas.tool import Tool
 from scripts import settings_reference
@@ -187,6 +188,16 @@ async def test_the_tool_of_the_documentation_runs(own_folder: Path) -> None:
     assert (found.text, found.is_error) == ('{"A-17":"shipped on Monday"}', False)
     missed = await run_tool({"id": "2", "name": "search_orders", "args": {"query": "B-1"}})
     assert (missed.text, missed.is_error) == ("ValueError: no order matches 'B-1'", True)
+
+
+async def test_the_tool_with_a_key_of_the_documentation_sends_once() -> None:
+    example = run(block("docs/tools.md", "key"))
+    runner = ToolRunner(AgentSession(session_id="", tools=ToolRegistry([example["send_mail"]]).select()))
+    args = {"to": "a@example.com", "text": "hi"}
+    sent = await runner.run({"id": "1", "name": "send_mail", "args": args})
+    (key,) = example["SENT"]
+    assert await runner.repeat(OpenCall(key, "1", "send_mail", args)) == sent
+    assert len(example["SENT"]) == 1
 
 
 async def test_the_frameworks_of_the_documentation_answer(own_folder: Path) -> None:

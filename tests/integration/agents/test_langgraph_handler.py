@@ -12,7 +12,7 @@ from graph.llm import close_loop_models, loop_models
 from graph.tool_set import ToolSet
 from handlers.builtin_tools import BUILT_IN_TOOLS
 from handlers.langgraph_handler import LangGraphHandler
-from schemas.agent_message import AgentMessage, ChatMessage
+from schemas.agent_message import AgentMessage, ChatMessage, Usage
 from schemas.chat_job import Parameters
 from schemas.errors import AgentInvocationError
 from tests.demo_server import DemoServer
@@ -41,7 +41,7 @@ async def test_usage_is_summed_over_the_model_calls(demo: DemoServer) -> None:
 async def test_a_tool_runs_and_its_result_reaches_the_model(demo: DemoServer) -> None:
     rounds: list[Sequence[AgentMessage]] = []
 
-    async def save_round(messages: Sequence[AgentMessage]) -> None:
+    async def save_round(messages: Sequence[AgentMessage], usage: Usage | None) -> None:
         rounds.append(messages)
 
     answer = await ask(session(demo, save_round=save_round), SUM)

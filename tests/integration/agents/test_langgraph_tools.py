@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from langgraph.errors import GraphBubbleUp
 
-from schemas.agent_message import AgentMessage
+from schemas.agent_message import AgentMessage, ToolCall, Usage
 from schemas.errors import TransitionRefused
+from schemas.progress import Progress
 from tests.demo_server import DemoServer
 from tests.integration.agents.asking import SUM, a_tool, ask, session
 
@@ -107,8 +108,9 @@ async def test_a_huge_result_is_cut_for_the_model_and_more_for_readers(demo: Dem
 async def test_a_write_is_recorded_before_it_runs(demo: DemoServer) -> None:
     order: list[str] = []
 
-    async def start(name: str, args: dict[str, Any], call_id: str, effect: str) -> None:
+    async def start(name: str, args: dict[str, Any], call_id: str, effect: str) -> str:
         order.append(f"recorded {name} {args} {effect}")
+        return "key"
 
     write = a_tool(lambda x: order.append("ran"), effect="write")
     await ask(session(demo, tools=(write,), start_tool_call=start), '[call:probe {"x":"y"}]')
@@ -143,7 +145,7 @@ async def test_a_tool_that_steers_the_graph_never_ends_in_a_success(demo: DemoSe
 async def test_the_step_limit_ends_the_answer_with_what_there_is(demo: DemoServer) -> None:
     rounds: list[Sequence[AgentMessage]] = []
 
-    async def save_round(messages: Sequence[AgentMessage]) -> None:
+    async def save_round(messages: Sequence[AgentMessage], usage: Usage | None) -> None:
         rounds.append(messages)
 
     answer = await ask(session(demo, "demo-fault-tool-loop", recursion_limit=6, save_round=save_round), SUM)
@@ -153,3 +155,32 @@ async def test_the_step_limit_ends_the_answer_with_what_there_is(demo: DemoServe
     assert len(rounds) == 2
     assert calls == [message.tool_call_id for message in answer.response if message.role == "tool"]
     assert len(calls) == 3
+
+
+async def test_an_answer_with_more_rounds_behind_it_than_steps_may_ask_the_model_once_more(demo: DemoServer) -> None:
+    call = ToolCall(id="c0", name="calculator", args={"expression": "1"})
+    kept = [AgentMessage.assistant("", [call]), AgentMessage(role="tool", content="1", tool_call_id="c0")]
+    progress = Progress(rounds=9, messages=tuple(kept))
+
+    answer = await ask(session(demo, recursion_limit=4, progress=progress), "[call:calculator {}][then][say:Done.]")
+
+    assert (answer.final.outcome, answer.text) == ("ok", "Done.")
+    assert answer.response == [AgentMessage.assistant("Done.")]
+
+
+async def test_each_round_is_saved_with_the_tokens_of_its_own_model_call(demo: DemoServer) -> None:
+    saved: list[Usage | None] = []
+
+    async def save_round(messages: Sequence[AgentMessage], usage: Usage | None) -> None:
+        saved.append(usage)
+
+    two_rounds = '[call:calculator {"expression":"1"}][then][call:calculator {"expression":"2"}][then][say:Done.]'
+    answer = await ask(session(demo, save_round=save_round), two_rounds)
+
+    one, two = saved
+    total = answer.final.usage
+    assert one is not None
+    assert two is not None
+    assert total is not None
+    assert two["prompt_tokens"] > one["prompt_tokens"]
+    assert total["prompt_tokens"] > one["prompt_tokens"] + two["prompt_tokens"]

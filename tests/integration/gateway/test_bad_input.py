@@ -58,7 +58,6 @@ BAD_JOBS: list[tuple[Any, int, str, str | None]] = [
     ({"message": "a", "language": "!!"}, 422, "invalid", "language"),
     ({"message": "a", "images": ["data:"]}, 422, "not_yet", "images"),
     ({"message": "a", "webhook_url": "http://localhost"}, 422, "not_yet", "webhook_url"),
-    ({"message": "a", "if_busy": "reject"}, 422, "not_yet", "if_busy"),
     ({"message": "a", "tenant": "somebody-else"}, 422, "invalid", "tenant"),
     ({"message": "a", "version": 2}, 422, "invalid", "version"),
 ]

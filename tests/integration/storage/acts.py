@@ -16,9 +16,9 @@ from storage.clock import to_us
 from storage.database import Database
 from storage.jobs.accept import Accepted, accept
 from storage.jobs.claim import Claim, claim
-from storage.jobs.settle import finish
+from storage.jobs.settle import fail, finish
 from storage.jobs.statements import Recorded
-from storage.tables import jobs, lanes, metadata, transitions
+from storage.tables import breakers, dead_letters, jobs, lanes, metadata, transitions
 
 TENANT = "default"
 FRAMEWORK = "echo"
@@ -57,6 +57,18 @@ async def answer(database: Database, claimed: Claim, text: str = "an answer") ->
     return await database.write(finish, claimed.job_id, claimed.epoch, said(text), None)
 
 
+async def die(
+    database: Database, message: str = "hello", error: JobError = HOPELESS, **fields: Any
+) -> tuple[str, str, str]:
+    """A job that is dead: (letter, job, session)."""
+    accepted = await ask(database, message, **fields)
+    claimed = await take(database, accepted.queue)
+    assert claimed.job_id == accepted.job_id
+    await database.write(fail, claimed.job_id, claimed.epoch, error, delay_us=0)
+    letter = await row(database, dead_letters, job_id=accepted.job_id)
+    return letter["id"], accepted.job_id, accepted.session_id
+
+
 def said(*texts: str) -> list[AgentMessage]:
     return [AgentMessage.assistant(text) for text in texts]
 
@@ -69,6 +81,7 @@ def pass_time(connection: Connection, seconds: float) -> None:
             due_at=jobs.c.due_at - us, deadline_at=jobs.c.deadline_at - us, lease_until=jobs.c.lease_until - us
         )
     )
+    connection.execute(update(breakers).values(probe_at=breakers.c.probe_at - us, opened_at=breakers.c.opened_at - us))
     connection.execute(update(lanes).values(next_due=lanes.c.next_due - us, last_served=lanes.c.last_served - us))
 
 

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import update
 
 from schemas.chat_job import ChatJob
-from schemas.errors import InvalidRequest, NotFound
+from schemas.errors import InvalidRequest, NotFound, SessionBusy
 from storage.jobs import accept, claim
+from storage.lanes import is_alone, queue_of
 from storage.tables import lanes
 from tests.integration.storage.acts import FRAMEWORK, LEASE_US
 from tests.integration.storage.rules import Row, require
-from tests.integration.storage.walk import NOTHING, QUEUES, TENANTS, WORKERS, Change, Held, Walk
+from tests.integration.storage.walk import (
+    LANES,
+    MODELS,
+    NOTHING,
+    QUEUES,
+    TENANTS,
+    WORKERS,
+    Change,
+    Held,
+    Walk,
+    unfinished,
+)
 
 
 class ClaimWalk(Walk):
@@ -25,12 +38,26 @@ class ClaimWalk(Walk):
             "queue": self.rng.choices(QUEUES, (3, 1))[0],
             "priority": self.rng.choice((-1, 0, 0, 1)),
             "deadline_s": self.rng.choice((8, 20, 600, 600, 600)),
+            "model": self.rng.choices(MODELS, (2, 1))[0],
         }
         sessions = [one["id"] for one in self.tables.sessions.values() if one["tenant"] == tenant and not one["hidden"]]
         if sessions and self.chance(0.5):
             about["session_id"] = self.rng.choice(sessions)
+            about["if_busy"] = self.rng.choices(("enqueue", "reject", "interrupt"), (6, 1, 1))[0]
         job = ChatJob(message=f"question {self.rng.random()}", **about)
-        return await self._accept(job)
+        busy = [one for one in self.tables.jobs.values() if one["session_id"] == job.session_id and unfinished(one)]
+        if job.if_busy == "reject" and busy:
+            return await self._refused(job)
+        return await self._accept(job, stops=busy if job.if_busy == "interrupt" else [])
+
+    async def _refused(self, job: ChatJob) -> Change:
+        try:
+            await self.database.write(accept.accept, job, FRAMEWORK)
+        except SessionBusy:
+            self.seen["busy session refused"] += 1
+            return NOTHING
+        require(False, "a busy session refuses who does not want to wait", job)
+        return NOTHING
 
     async def answer_again(self) -> Change:
         questions = [
@@ -46,7 +73,7 @@ class ClaimWalk(Walk):
         job = ChatJob(tenant=question["tenant"], reply_to=question["id"], session_id=question["session_id"])
         return await self._accept(job, new_messages=0)
 
-    async def _accept(self, job: ChatJob, new_messages: int = 1) -> Change:
+    async def _accept(self, job: ChatJob, new_messages: int = 1, stops: Sequence[Row] = ()) -> Change:
         accepted = await self.database.write(accept.accept, job, FRAMEWORK)
         require(accepted.created, "a new job is made", accepted)
         self.known.append(job)
@@ -54,7 +81,18 @@ class ClaimWalk(Walk):
             narrow = update(lanes).where(lanes.c.tenant == "narrow").values(running_limit=1)
             await self.database.write(lambda connection: connection.execute(narrow))
         self.seen["accepted behind another"] += accepted.recorded is not None and accepted.recorded.wakes is None
-        return Change(new_jobs=1, new_messages=new_messages)
+        change = Change(new_jobs=1, new_messages=new_messages)
+        for stopped in stops:
+            if stopped["status"] == "queued":
+                change.jobs.update(self.left({**stopped, "head": False}, "cancelled").jobs)
+                self.seen["interrupted while it waited"] += 1
+            else:
+                reason = stopped["cancel_reason"] or "interrupted"
+                change.jobs[stopped["id"]] = {"cancel_reason": reason}
+                self.seen["interrupted while it ran"] += 1
+        told = {one.job_id for one in accepted.interrupted.cancelled} | set(accepted.interrupted.stopping)
+        require(told == {one["id"] for one in stops}, "who was stopped is told", accepted, stops)
+        return change
 
     async def accept_again(self) -> Change:
         known = [job for job in self.known if job.job_id in self.tables.jobs]
@@ -76,7 +114,7 @@ class ClaimWalk(Walk):
         return NOTHING
 
     async def claim_a_job(self) -> Change:
-        queue, worker = self.rng.choices(QUEUES, (3, 1))[0], self.rng.choice(WORKERS)
+        queue, worker = self.rng.choices(LANES, (6, 2, 2, 1))[0], self.rng.choice(WORKERS)
         claimed = await self.database.write(claim.claim, queue, worker, LEASE_US)
         open_lanes = self._open_lanes(queue)
         self.seen["lane full"] += any(lane["running"] >= lane["running_limit"] for lane in self.tables.lanes.values())
@@ -102,6 +140,8 @@ class ClaimWalk(Walk):
             for one in self.tables.lanes.values()
         )
         self.seen["retry claimed"] += job["failures"] > 0
+        self.seen["claimed to run alone"] += is_alone(job["lane"])
+        self.seen["claimed again after a redrive"] += job["attempt"] > 0 and job["failures"] == 0
         if self.chance(0.12):
             self.seen["claim whose reply was lost"] += 1
         else:
@@ -127,6 +167,8 @@ class ClaimWalk(Walk):
 
     def _open_lanes(self, queue: str) -> list[Row]:
         """Lanes that had room and something runnable before the step."""
+        if queue_of(queue) in self.paused:
+            return []
         now = self.tables.now
         return [
             lane

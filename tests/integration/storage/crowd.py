@@ -7,12 +7,16 @@ ids of the jobs it has accepted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 from typing import Any
 
+from sqlalchemy import select
+
 from schemas.chat_job import ChatJob
-from schemas.errors import TransitionRefused
+from schemas.errors import Conflict, SessionBusy, TransitionRefused
+from storage.breakers import BreakerRules, record_failure, release_held
 from storage.clock import to_us
 from storage.database import Database, open_database
 from storage.jobs.accept import accept
@@ -20,9 +24,12 @@ from storage.jobs.cancel import request_cancel
 from storage.jobs.claim import Claim, claim
 from storage.jobs.lease import renew
 from storage.jobs.reconcile import expired_jobs, lapsed_jobs
+from storage.jobs.redrive import discard, redrive
 from storage.jobs.settle import cancel, expire, fail, finish, lapse, rebuild, release
+from storage.tables import dead_letters
 from tests.integration.storage.acts import BROKEN, FRAMEWORK, HOPELESS, said
 
+_LYING = select(dead_letters).where(dead_letters.c.resolution.is_(None))
 TENANTS = ("a", "b")
 QUEUES = ("chat", "bulk")
 #: So short that leases run out while others still work on the job.
@@ -48,7 +55,18 @@ class Crowd:
                 group.create_task(self._work(steps))
 
     async def _work(self, steps: int) -> None:
-        acts = [self.accept] * 3 + [self.claim] * 4 + [self.settle] * 4 + [self.cancel, self.reconcile, self.renew]
+        acts = (
+            [self.accept] * 3
+            + [self.claim] * 4
+            + [self.settle] * 4
+            + [
+                self.cancel,
+                self.reconcile,
+                self.renew,
+                self.decide,
+                self.hold,
+            ]
+        )
         for _ in range(steps):
             try:
                 await self.rng.choice(acts)()
@@ -61,8 +79,12 @@ class Crowd:
             tenant, session_id = self.rng.choice(self.sessions)
         deadline_s = self.rng.choice((0.1, 600, 600))
         about: dict[str, Any] = {"tenant": tenant, "queue": self.rng.choice(QUEUES), "deadline_s": deadline_s}
+        about["if_busy"] = self.rng.choices(("enqueue", "reject", "interrupt"), (4, 1, 1))[0]
         job = ChatJob(message="hello", session_id=session_id, **about)
-        accepted = await self.database.write(accept, job, FRAMEWORK)
+        try:
+            accepted = await self.database.write(accept, job, FRAMEWORK)
+        except SessionBusy:
+            return
         self.accepted[accepted.job_id] = tenant
         if session_id is None:
             self.sessions.append((tenant, accepted.session_id))
@@ -101,6 +123,23 @@ class Crowd:
         for look, act in ((expired_jobs, expire), (lapsed_jobs, lapse)):
             for stale in await self.database.read(look, 3):
                 await self.database.write(act, stale.job_id, stale.epoch)
+
+    async def decide(self) -> None:
+        """Redrive or discard a dead letter that somebody else may be deciding about."""
+        letters = await self.database.read(lambda connection: connection.execute(_LYING).all())
+        if letters:
+            letter = self.rng.choice(letters)
+            with contextlib.suppress(Conflict):
+                await self.database.write(self.rng.choice((redrive, redrive, discard)), letter.tenant, letter.id)
+
+    async def hold(self) -> None:
+        """A provider fails, and jobs are held and let go."""
+        rules = BreakerRules(2, to_us(0.02), to_us(0.05))
+        await self.database.write(record_failure, "provider", "nobody", BROKEN, rules)
+        claimed = await self.database.write(claim, self.rng.choice(QUEUES), "w", LEASE_US, lambda *_: "provider")
+        if claimed is not None:
+            self.held.append(claimed)
+        await self.database.write(release_held, 5)
 
     async def renew(self) -> None:
         await self.database.write(renew, [(one.job_id, one.attempt) for one in self.held], LEASE_US)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from schemas.errors import Conflict, JobError, NotFound
 from storage.clock import to_us
 from storage.jobs import cancel, lease, reconcile, settle, views
+from storage.lanes import alone_lane, is_alone
 from storage.sessions import delete_session
 from tests.integration.storage.acts import BROKEN, HOPELESS, LEASE_US
 from tests.integration.storage.claim_walk import ClaimWalk
@@ -83,7 +84,7 @@ class JobWalk(ClaimWalk):
 
     def _failed(self, job: Row, error: JobError, *, charged: bool, late: bool) -> Change:
         failures = job["failures"] + charged
-        dead = not error.retryable or failures >= MAX_FAILURES or late
+        dead = not error.retryable or late or (charged and failures >= MAX_FAILURES)
         self.seen["dead at once" if not error.retryable else "dead" if dead else "to be retried"] += 1
         self.seen["dead for its deadline"] += late and error.retryable and failures < MAX_FAILURES
         self.seen["deferred"] += not charged and not dead
@@ -231,7 +232,26 @@ class JobWalk(ClaimWalk):
             return self.left(job, "cancelled")
         self.seen["expired"] += 1
         self.seen["expired for good"] += job["failures"] == 1
-        return self._failed(job, BROKEN, charged=True, late=await self._at(recorded) >= job["deadline_at"])
+        late = await self._at(recorded) >= job["deadline_at"]
+        lost = job["lost_in_company"] + (not is_alone(job["lane"]) and self._had_company(job))
+        if lost == MAX_FAILURES and job["failures"] == 1 and not late:
+            self.seen["isolated"] += 1
+            return self.left(job, "queued", failures=2, lost_in_company=2, lane=alone_lane(job["queue"]))
+        self.seen["lost alone"] += is_alone(job["lane"])
+        change = self._failed(job, BROKEN, charged=True, late=late)
+        change.jobs[job["id"]]["lost_in_company"] = lost
+        return change
+
+    def _had_company(self, job: Row) -> bool:
+        """Whether another job ran, or was lost, under the worker's id."""
+        running = [one for one in self.tables.jobs.values() if one["worker"] == job["worker"] and one is not job]
+        lost = [
+            attempt
+            for made in self.tables.attempts.values()
+            for attempt in made
+            if (attempt["worker"], attempt["ending"]) == (job["worker"], "expire") and attempt["job_id"] != job["id"]
+        ]
+        return bool(running or lost)
 
     async def lapse(self) -> Change:
         stale = await self.database.read(reconcile.lapsed_jobs, 100)

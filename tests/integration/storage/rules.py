@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Table
 from schemas.job_event import TERMINAL_KINDS, JobEvent
 from storage.database import Database
 from storage.jobs.statements import read_clock
+from storage.lanes import alone_lane, is_alone
 from storage.tables import attempts, dead_letters, job_bodies, jobs, lanes, messages, sessions, transitions
 
 Row = dict[str, Any]
@@ -31,12 +32,16 @@ OUTCOMES = {
     "release": {"requeued": "queued"},
     "cancel": {"cancelled": "cancelled"},
     "lapse": {"failed": "dead"},
+    "redrive": {"queued": "queued"},
+    "discard": {"failed": "dead"},
 }
 #: From which status each kind of transition may start.
 ORIGINS = {
     "claim": {"queued"},
     "lapse": {"queued"},
     "cancel": {"queued", "running"},
+    "redrive": {"dead"},
+    "discard": {"dead"},
     **{kind: {"running"} for kind in ("rebuild", "finish", "fail", "defer", "expire", "release")},
 }
 _EVENT: TypeAdapter[Any] = TypeAdapter(JobEvent)
@@ -175,14 +180,24 @@ def _check_row(tables: Tables, job: Row) -> None:
     require((job["ended_at"] is not None) == ended, "an end has its time", job)
     require(job["status"] != "queued" or job["cancel_reason"] is None, "what is queued is cancelled at once", job)
     require((job["outcome"] is not None) == (job["status"] == "finished"), "an answer has its outcome", job)
-    require(job["failures"] <= 2 - (not ended), "the second failure is the last", job)
-    letters = [letter for letter in tables.dead_letters[job["id"]] if letter["epoch"] == job["epoch"]]
-    require(len(letters) == (job["status"] == "dead"), "the dead have one dead letter", job, letters)
+    alone = is_alone(job["lane"])
+    require(job["lane"] in (job["queue"], alone_lane(job["queue"])), "a job stays in its queue", job)
+    require(not alone or job["lost_in_company"] == 2 <= job["failures"], "only the twice lost run alone", job)
+    require(job["failures"] <= 2 + alone - (not ended), "the second failure is the last", job)
+    require(job["held_by"] is None or job["status"] == "queued", "only who waits is held", job)
+    letters = [one for one in tables.dead_letters[job["id"]] if one["resolution"] is None]
+    discarded = [one for one in tables.dead_letters[job["id"]] if one["resolution"] == "discarded"]
+    require(len(letters + discarded) == (job["status"] == "dead"), "the dead have one dead letter", job, letters)
+    require(all(one["epoch"] == job["epoch"] for one in letters), "a letter lies at its job's epoch", job, letters)
+    require(all(one["epoch"] == job["epoch"] - 1 for one in discarded), "a discarded job stays dead", job, discarded)
+    for letter in tables.dead_letters[job["id"]]:
+        decided = (letter["resolution"] is None) == (letter["resolved_at"] is None)
+        require(decided, "a decision has its time", letter)
     require(job["id"] in tables.bodies, "a job has its body", job)
     question = tables.messages.get(job["user_message_id"])
     require(question is not None and question["role"] == "user", "a job has its user message", job)
     if question is not None and question["job_id"] == job["id"]:
-        require(job["attempt"] == 0 or question["placed"], "what was claimed has its place", job, question)
+        require(job["rank"] % 2 or question["placed"], "what was claimed has its place", job, question)
 
 
 def _check_history(job: Row, history: list[Row]) -> None:
@@ -204,9 +219,10 @@ def _check_history(job: Row, history: list[Row]) -> None:
     for earlier, later in pairwise(steps):
         require(earlier["at"] <= later["at"], "time runs forward", earlier, later)
         require(earlier["position"] < later["position"], "positions are in order", earlier, later)
-    charged = sum(step["kind"] in ("fail", "expire") for step in steps)
+    begun = max(place for place, step in enumerate(steps) if step["kind"] in ("accept", "redrive"))
+    charged = sum(step["kind"] in ("fail", "expire") for step in steps[begun:])
     require(job["failures"] == charged, "each failure is charged once", job, charged)
-    releases = sum(step["kind"] == "release" for step in steps)
+    releases = sum(step["kind"] == "release" for step in steps[begun:])
     require(job["releases"] == releases, "each release is counted", job, releases)
 
 

@@ -14,7 +14,7 @@ from schemas.errors import NotFound, TransitionRefused
 from schemas.ids import new_id
 from storage.clock import to_us
 from storage.database import Database, open_database
-from storage.jobs import settle
+from storage.jobs import move, settle
 from storage.jobs.cancel import request_cancel
 from storage.jobs.lease import renew
 from storage.jobs.settle import expire, fail, rebuild
@@ -95,16 +95,16 @@ async def test_a_missing_and_a_foreign_job_look_the_same(database: Database) -> 
 @contextmanager
 def paused_transition(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
     """(reached, resume): the next transition stops after it has read its job, until `resume` is set."""
-    hold, reached, resume = settle._hold, asyncio.Event(), asyncio.Event()
+    hold, reached, resume = move.hold, asyncio.Event(), asyncio.Event()
 
-    def hold_and_wait(*arguments: Any) -> Any:
-        held = hold(*arguments)
+    def hold_and_wait(*arguments: Any, **options: Any) -> Any:
+        held = hold(*arguments, **options)
         reached.set()
         await_only(resume.wait())
         return held
 
     with monkeypatch.context() as patch:
-        patch.setattr(settle, "_hold", hold_and_wait)
+        patch.setattr(settle, "hold", hold_and_wait)
         yield reached, resume
 
 

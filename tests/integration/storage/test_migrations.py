@@ -82,7 +82,7 @@ async def test_the_partial_indexes_are_made_as_the_tables_say(database: Database
         for index in table.indexes
         if index.dialect_options[database.dialect]["where"] is not None
     }
-    assert len(expected) == 11
+    assert len(expected) == 12
     found = await database.read(_conditions)
     assert {name: _squeezed(condition) for name, condition in found.items()} == {
         name: _squeezed(condition) for name, condition in expected.items()

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from schemas.errors import TransitionRefused
 from storage.clock import now_us
 from storage.database import CommitAndRunAgain, Database
-from storage.jobs import accept, claim, lease, settle, statements
+from storage.jobs import accept, claim, lease, move, settle, statements
 from storage.messages import insert_messages
 from storage.tables import jobs, lanes, messages
 from tests.integration.storage.job_walk import JobWalk
@@ -40,7 +40,7 @@ def the_epoch_guards_nothing(patch: pytest.MonkeyPatch) -> None:
             raise TransitionRefused(job_id)
         return job
 
-    patch.setattr(settle, "_expect", expect)
+    patch.setattr(move, "expect", expect)
 
 
 @fault
@@ -52,18 +52,18 @@ def the_epoch_does_not_guard_a_rebuild(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def the_status_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    expect = settle._expect
+    expect = move.expect
     everything = ("queued", "running", "finished", "dead", "cancelled")
 
     def any_status(connection: Any, query: Any, job_id: str, epoch: int, _: tuple[str, ...]) -> Any:
         return expect(connection, query, job_id, epoch, everything)
 
-    patch.setattr(settle, "_expect", any_status)
+    patch.setattr(move, "expect", any_status)
 
 
 @fault
 def the_session_is_not_handed_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settle, "promote", nothing)
+    patch.setattr(move, "promote", nothing)
 
 
 @fault
@@ -71,7 +71,7 @@ def the_session_is_handed_on_but_its_lane_is_not_told(patch: pytest.MonkeyPatch)
     def promote(connection: Any, heir: Any, now: int) -> None:
         connection.execute(statements._PROMOTE, {"the_id": heir.id})
 
-    patch.setattr(settle, "promote", promote)
+    patch.setattr(move, "promote", promote)
 
 
 @fault
@@ -82,17 +82,18 @@ def the_session_is_handed_to_the_youngest(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def an_end_behind_the_head_hands_on_too(patch: pytest.MonkeyPatch) -> None:
-    move = settle._move
+    move_job = move.move_job
 
     def always(connection: Any, job: Any, *rest: Any) -> Any:
-        return move(connection, SimpleNamespace(**{**job._mapping, "head": True}), *rest)
+        return move_job(connection, SimpleNamespace(**{**job._mapping, "head": True}), *rest)
 
-    patch.setattr(settle, "_move", always)
+    for module in (move, settle):
+        patch.setattr(module, "move_job", always)
 
 
 @fault
 def every_new_job_is_a_head(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(accept, "_BUSY", select(literal(False)).where(bindparam("session") != ""))
+    patch.setattr(accept, "BUSY", select(literal(False)).where(bindparam("session") != ""))
 
 
 @fault
@@ -112,13 +113,13 @@ def claim_query(runnable: str) -> Any:
 
 @fault
 def a_claim_does_not_wait_for_a_retry(patch: pytest.MonkeyPatch) -> None:
-    runnable = select(jobs).where(claim._RUNNABLE, claim._IN_LANE, jobs.c.deadline_at > bindparam("now"))
+    runnable = select(jobs).where(statements.RUNNABLE, claim._IN_LANE, jobs.c.deadline_at > bindparam("now"))
     patch.setattr(claim, "_NEXT_JOB", runnable.order_by(jobs.c.rank, jobs.c.due_at, jobs.c.id).limit(1))
 
 
 @fault
 def a_claim_takes_what_is_past_its_deadline(patch: pytest.MonkeyPatch) -> None:
-    runnable = select(jobs).where(claim._RUNNABLE, claim._IN_LANE, jobs.c.due_at <= bindparam("now"))
+    runnable = select(jobs).where(statements.RUNNABLE, claim._IN_LANE, jobs.c.due_at <= bindparam("now"))
     patch.setattr(claim, "_NEXT_JOB", runnable.order_by(jobs.c.rank, jobs.c.due_at, jobs.c.id).limit(1))
 
 
@@ -143,7 +144,7 @@ def a_claim_serves_the_busiest_lane(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def a_claim_corrects_the_hint_too_far(patch: pytest.MonkeyPatch) -> None:
-    latest = select(func.max(jobs.c.due_at)).where(claim._RUNNABLE, claim._IN_LANE)
+    latest = select(func.max(jobs.c.due_at)).where(statements.RUNNABLE, claim._IN_LANE)
     patch.setattr(claim, "_NEXT_DUE", latest.where(jobs.c.deadline_at > bindparam("now")))
 
 
@@ -167,12 +168,12 @@ def a_claim_is_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def an_end_is_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settle, "leave_lane", nothing)
+    patch.setattr(move, "leave_lane", nothing)
 
 
 @fault
 def a_retry_does_not_lower_the_hint(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settle, "work_is_due", nothing)
+    patch.setattr(move, "work_is_due", nothing)
 
 
 @fault
@@ -220,13 +221,13 @@ def a_deadline_lapses_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _hold_with(patch: pytest.MonkeyPatch, **fields: Any) -> None:
-    hold = settle._hold
+    hold = move.hold
 
-    def held(*arguments: Any) -> Any:
-        job, now = hold(*arguments)
+    def held(*arguments: Any, **options: Any) -> Any:
+        job, now = hold(*arguments, **options)
         return SimpleNamespace(**{**job._mapping, **fields}), now
 
-    patch.setattr(settle, "_hold", held)
+    patch.setattr(settle, "hold", held)
 
 
 @fault
@@ -246,13 +247,13 @@ def a_busy_provider_is_charged(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def an_answer_does_not_become_the_active_branch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settle, "MOVE_LEAF", statements.MOVE_LEAF.where(literal(False)))
+    patch.setattr(move, "MOVE_LEAF", statements.MOVE_LEAF.where(literal(False)))
 
 
 @fault
 def an_answer_hangs_nowhere(patch: pytest.MonkeyPatch) -> None:
     insert = insert_messages
-    patch.setattr(settle, "insert_messages", lambda *rest, parent_id, now: insert(*rest, parent_id="nowhere", now=now))
+    patch.setattr(move, "insert_messages", lambda *rest, parent_id, now: insert(*rest, parent_id="nowhere", now=now))
 
 
 @fault
@@ -282,12 +283,12 @@ def only_new_messages_are_placed(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def the_dead_have_no_letter(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settle, "_INSERT_DEAD_LETTER", select(literal(1)))
+    patch.setattr(move, "_INSERT_DEAD_LETTER", select(literal(1)))
 
 
 @fault
 def an_attempt_stays_open(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settle, "_end_attempt", nothing)
+    patch.setattr(move, "_end_attempt", nothing)
 
 
 @fault
@@ -299,7 +300,7 @@ def a_transition_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
             return statements.Recorded(fields["job_id"], fields["epoch"], kind, b"")
         return record(connection, kind=kind, **fields)
 
-    patch.setattr(settle, "record", forgetful)
+    patch.setattr(move, "record", forgetful)
 
 
 @fault

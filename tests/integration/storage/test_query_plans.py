@@ -14,11 +14,14 @@ from schemas.chat_job import ChatJob
 from schemas.ids import new_id
 from storage.clock import to_us
 from storage.database import CommitAndRunAgain, Database
+from storage.dead_letters import lying_after
 from storage.jobs.accept import accept
 from storage.jobs.cancel import request_cancel
 from storage.jobs.claim import claim
 from storage.jobs.lease import renew
 from storage.jobs.reconcile import expired_jobs, lapsed_jobs, moved_jobs, overdue_lanes
+from storage.jobs.redrive import redrive
+from storage.jobs.selection import count_unfinished, unfinished_after
 from storage.jobs.settle import expire, fail, finish, lapse, rebuild
 from storage.jobs.statements import read_clock
 from storage.jobs.views import find_transition, get_job, job_states, list_jobs
@@ -40,8 +43,9 @@ SCAN = re.compile(
 SORT = re.compile(r"\bSort\b|TEMP B-TREE")
 #: What this file writes to move the clock.
 OF_THE_TEST = ("UPDATE jobs SET due_at=", "UPDATE lanes SET next_due=(lanes.next_due -")
-#: Reads that sort the few rows they found: a branch by its depth, what is running by its lease, what moved by its time.
-MAY_SORT = ("WITH RECURSIVE branch", "status = 'running'", "lately", "FROM lanes")
+#: Reads that sort the few rows they found: a branch by its depth, what is running by its lease, what moved by its time,
+#: what is unfinished by its id; of dead letters there are a few only.
+MAY_SORT = ("WITH RECURSIVE branch", "status = 'running'", "lately", "found", "FROM lanes", "FROM dead_letters")
 
 
 def fill(connection: Connection) -> None:
@@ -127,6 +131,10 @@ def live(connection: Connection) -> None:
     for stale in lapsed_jobs(connection, 10):
         lapse(connection, stale.job_id, stale.epoch)
     moved_jobs(connection, read_clock(connection) - to_us(1), 10)
+    for letter in lying_after(connection, TENANT, {}, read_clock(connection), None, 10):
+        redrive(connection, TENANT, letter)
+    count_unfinished(connection, TENANT, {"queue": "chat"}, read_clock(connection))
+    unfinished_after(connection, TENANT, {}, read_clock(connection), new_id(), 10)
     find_transition(connection, third.job_id, 1)
     get_job(connection, TENANT, third.job_id)
     job_states(connection, [new_id() for _ in range(50)])

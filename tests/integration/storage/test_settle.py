@@ -11,10 +11,10 @@ from schemas.stream_event import ToolNote
 from storage.clock import to_us
 from storage.database import Database
 from storage.jobs.lease import renew
+from storage.jobs.move import AttemptRecord
 from storage.jobs.reconcile import expired_jobs
 from storage.jobs.settle import (
     MAX_RELEASES,
-    AttemptRecord,
     cancel,
     expire,
     fail,

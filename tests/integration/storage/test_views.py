@@ -86,14 +86,14 @@ async def test_the_states_of_many_jobs_come_in_one_answer_without_those_nobody_h
     await database.write(fail, claimed.job_id, claimed.epoch, HOPELESS, delay_us=0)
     live = await ask(database)
     ids = [claimed.job_id, live.job_id, new_id()]
-    assert await database.read(job_states, ids) == {claimed.job_id: "dead", live.job_id: "queued"}
+    assert await database.read(job_states, ids) == {claimed.job_id: ("dead", 2), live.job_id: ("queued", 0)}
     assert await database.read(job_states, []) == {}
 
 
 async def test_thousands_of_streams_are_one_question(database: Database) -> None:
     accepted = await ask(database)
     ids = [new_id() for _ in range(5000)]
-    assert await database.read(job_states, [*ids, accepted.job_id]) == {accepted.job_id: "queued"}
+    assert await database.read(job_states, [*ids, accepted.job_id]) == {accepted.job_id: ("queued", 0)}
 
 
 async def test_the_last_event_is_that_of_the_last_transition(database: Database) -> None:

@@ -6,10 +6,30 @@ import pytest
 
 from storage.database import Database
 from storage.jobs import settle
-from tests.integration.storage.job_walk import JobWalk
+from tests.integration.storage.after_walk import AfterWalk
 
 #: Paths that a shorter or lazier walk would miss; none may stay at zero.
 RARE = (
+    "breaker closed",
+    "breaker opened",
+    "busy session refused",
+    "claimed again after a redrive",
+    "claimed to run alone",
+    "decided already",
+    "discarded",
+    "held by a breaker",
+    "interrupted while it ran",
+    "interrupted while it waited",
+    "isolated",
+    "let go by a breaker",
+    "lost alone",
+    "paused",
+    "probe failed",
+    "probed",
+    "redriven",
+    "redriven behind another",
+    "redriven out of isolation",
+    "retained",
     "accepted again",
     "accepted behind another",
     "busy session kept",
@@ -69,10 +89,10 @@ def few_releases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_walk_over_all_transitions_breaks_no_rule(database: Database) -> None:
-    await JobWalk(database, seed=20261130).run(500, meet=RARE, most=4000)
+    await AfterWalk(database, seed=20261130).run(500, meet=RARE, most=6000)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_long_walks_break_no_rule(database: Database, seed: int) -> None:
-    await JobWalk(database, seed).run(4000, meet=RARE)
+    await AfterWalk(database, seed).run(5000, meet=RARE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import dramatiq.worker
 import pytest
@@ -19,12 +21,12 @@ from workers.broker import ChatBroker
 @asynccontextmanager
 async def in_process_worker(settings: Settings) -> AsyncIterator[ChatBroker]:
     """Serve the settings' queue as `run_worker` does, without its processes."""
-    with pytest.MonkeyPatch.context() as patch:
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(dramatiq.worker, "QUEUE_PREFETCH", settings.threads)
         patch.setattr(dramatiq.worker, "CONSUMER_RESTART_DELAY_SECS", 0.05)
         patch.setattr(dramatiq.worker, "POST_PROCESS_MESSAGE_RETRY_DELAY_SECS", 0.05)
         patch.setattr(consumer, "WAIT_S", 0.05)
-        broker = make_broker(settings)
+        broker = make_broker(settings.model_copy(update={"data_dir": Path(folder)}))
         worker = Worker(broker, worker_threads=settings.threads, worker_timeout=50)
         await asyncio.to_thread(worker.start)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -18,6 +18,7 @@ from schemas.chat_job import DEFAULT_TENANT, ChatJob
 from schemas.fold import Fold
 from schemas.job_event import TERMINAL_KINDS, EventId
 from schemas.settings import FrameworkEntry, Settings
+from schemas.tool import Tool
 from storage.database import Database, open_database
 from storage.event_log import EventLog
 from storage.jobs.cancel import request_cancel
@@ -30,6 +31,7 @@ from tests.integration.workers.scripted import PATH, script
 from workers.desk import Desk
 from workers.event_writer import EventWriter
 from workers.leases import LeaseThread
+from workers.loop_watch import LoopWatch
 from workers.producer import Producer
 from workers.reconciler import Reconciler
 
@@ -75,7 +77,14 @@ class Mill:
     """One worker: `desk.look()` answers what is due, `reconciler.reconcile()` makes one pass."""
 
     def __init__(
-        self, redis_url: str, database_url: str, namespace: str, *, database: Database | None = None, **named: Any
+        self,
+        redis_url: str,
+        database_url: str,
+        namespace: str,
+        *,
+        database: Database | None = None,
+        own_tools: Sequence[Tool] = (),
+        **named: Any,
     ) -> None:
         self.settings = settings_of(redis_url, database_url, namespace, **named)
         self.database = database or open_database(self.settings.sqlalchemy_url)
@@ -84,9 +93,13 @@ class Mill:
         self.writer = EventWriter(self.database, self.log)
         self.producer = Producer(self.settings, self.database, self.log)
         handlers = HandlerFactory({name: entry.handler for name, entry in self.settings.frameworks.items()})
-        self.desk = Desk(self.settings, self.database, self.log, self.writer, handlers, build_registry())
+        registry = build_registry()
+        for tool in own_tools:
+            registry.register(tool)
+        self.desk = Desk(self.settings, self.database, self.log, self.writer, handlers, registry)
         self.reconciler = Reconciler(self.settings, self.database, self.log, self.producer)
         self._leases: LeaseThread | None = None
+        self._watch: LoopWatch | None = None
 
     async def __aenter__(self) -> Self:
         self.writer.start()
@@ -98,13 +111,17 @@ class Mill:
         await self.desk.close()
         if self._leases is not None:
             await self._leases.close()
+        if self._watch is not None:
+            await self._watch.close()
         await self.writer.close()
         await self.redis.aclose()
         await self.database.close()
 
     def renew_leases(self) -> None:
-        """Start the thread that renews leases; it is ended with the worker."""
-        self._leases = LeaseThread(self.settings, self.desk)
+        """Start the threads that renew leases and watch the loop; they are ended with the worker."""
+        self._watch = LoopWatch()
+        self._watch.start()
+        self._leases = LeaseThread(self.settings, self.desk, self._watch)
         self._leases.start()
 
     async def accept(self, message: str, **fields: Any) -> str:

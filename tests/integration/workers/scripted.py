@@ -5,7 +5,7 @@
     ["raise", name]          fail in the named way       ["block", s]      hold up the event loop for s seconds
     ["ignore", path]         wait for the file, deaf to cancellation       ["history"]  say what was said before
     ["final", text]          end with this instead of what was said        ["nothing"]  end without an answer
-    ["kill"]                 SIGKILL to the worker's own process
+    ["kill"]                 SIGKILL to the worker's own process       ["call", [name, {}]]  call a tool, say its result
 
 An object of lists, `{"1": […], "else": […]}`, has a script for each attempt.
 """
@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from handlers.base import BaseAgentHandler
-from schemas.agent_message import AgentMessage, Usage
+from handlers.tool_runner import ToolRunner
+from schemas.agent_message import AgentMessage, ToolCall, Usage
 from schemas.errors import AgentInvocationError
 from schemas.stream_event import StreamEvent
 
@@ -71,6 +72,7 @@ class ScriptedHandler(BaseAgentHandler):
     ) -> AsyncGenerator[StreamEvent, None]:
         said: list[str] = []
         answer: str | None = None
+        number = 0
         for name, *arguments in self._script(user_message):
             argument: Any = arguments[0] if arguments else None
             match name:
@@ -85,6 +87,11 @@ class ScriptedHandler(BaseAgentHandler):
                     yield StreamEvent("text", text=said[-1])
                 case "final":
                     answer = argument
+                case "call":
+                    number += 1
+                    call = ToolCall(id=f"call_{number}", name=argument[0], args=argument[1])
+                    said.append((await ToolRunner(self.session).run(call)).text)
+                    yield StreamEvent("text", text=said[-1])
                 case "nothing":
                     return
                 case "raise":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -11,12 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import pytest_asyncio
 
 from schemas.job_event import EventId
 from storage.tables import jobs, messages
-from tests.integration.workers.mill import Mill, eventually, file_appears
+from tests.integration.workers.mill import NOWHERE, Mill, eventually, file_appears
 from tests.integration.workers.raw_redis import RawRedis
 from tests.integration.workers.scripted import script, scripts
 from tests.worker_process import WorkerProcess
@@ -170,6 +173,23 @@ async def test_a_worker_told_to_end_finishes_short_answers_and_hands_long_ones_o
     assert [attempt["worker"] for attempt in await mill.attempts(long)] == [worker.workers()[0], other.workers()[0]]
     await told(mill, long)
     assert await mill.kinds(long) == ["queued", "started", "text", "requeued", "started", "text", "final"]
+
+
+async def test_processes_whose_master_was_killed_hand_their_jobs_on_and_end(
+    mill: Mill, start: Start, tmp_path: Path
+) -> None:
+    """Nobody would ever stop them, and a supervisor starts others beside them."""
+    worker = await start(processes=2, shutdown_grace_s=0)
+    begun = tmp_path / "begun"
+    job_id = await mill.accept(script(("touch", str(begun)), NOWHERE))
+    await file_appears(begun)
+    processes = psutil.Process(worker.pid).children(recursive=True)
+    os.kill(worker.pid, signal.SIGKILL)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, 30)
+    assert not [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE], worker.log()[-3000:]
+    accept, *rest = await mill.transitions(job_id)
+    # The process that ends last may take it from the first.
+    assert (accept, rest) in (("accept", ["claim", "release"]), ("accept", ["claim", "release"] * 2))
 
 
 async def test_a_job_waits_for_a_worker_and_a_worker_with_nothing_to_do_ends_within_seconds(

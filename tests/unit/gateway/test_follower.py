@@ -142,6 +142,32 @@ async def test_a_terminal_event_with_a_redrive_behind_it_is_not_the_end(reader: 
     assert await follower.next(0.01) == []
 
 
+async def test_a_terminal_event_that_sql_is_past_is_not_the_end(reader: FakeReader) -> None:
+    reader.log = [stored(event(1, 1, "failed"))]
+    reader.sql = (EventId(2, 1), event(2, 1, "queued").data, False)
+    follower = make_follower(reader)
+    follower.known_epoch = 2
+    assert await follower.next(PATIENCE_S) == [event(1, 1, "failed")]
+    assert await follower.next(PATIENCE_S) == [event(2, 1, "queued")]
+    follower.offer(published(event(3, 1, "final"), EventId(2, 1)))
+    assert await follower.next(PATIENCE_S) == [event(3, 1, "final")]
+    assert await follower.next(PATIENCE_S) is None
+
+
+async def test_a_terminal_event_that_sql_is_past_waits_while_sql_is_away(reader: FakeReader) -> None:
+    reader.log = [stored(event(1, 1, "failed"))]
+    follower = make_follower(reader)
+    follower.known_epoch = 3
+    assert await follower.next(PATIENCE_S) == [event(1, 1, "failed")]
+    reads = reader.reads
+    assert await follower.next(0.01) == []
+    assert reader.reads <= reads + 1, "it waits, and does not ask again and again"
+    reader.sql = (EventId(3, 1), event(3, 1, "final").data, True)
+    follower.end()
+    assert await follower.next(PATIENCE_S) == [event(3, 1, "final")]
+    assert await follower.next(PATIENCE_S) is None
+
+
 async def test_a_silent_job_gives_nothing_until_the_time_is_up(reader: FakeReader) -> None:
     reader.log = [stored(event(0, 1))]
     follower = make_follower(reader)

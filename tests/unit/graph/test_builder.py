@@ -12,7 +12,7 @@ from graph.builder import MAX_GRAPHS, GraphBuilder
 from graph.context import TurnContext
 from graph.prompts import DEFAULT_SYSTEM_PROMPT
 from graph.turn import BLOCKED_TEXT, STEP_LIMIT_RESULT, STEP_LIMIT_TEXT
-from schemas.agent_message import AgentMessage, ToolCall
+from schemas.agent_message import AgentMessage, ToolCall, Usage
 from schemas.errors import AgentInvocationError, TransitionRefused
 from schemas.stream_event import StreamEvent
 from schemas.tool import Tool, ToolResult
@@ -47,7 +47,7 @@ class Run:
         self.ran.append(call)
         return ToolResult(f"result of {call['id']}")
 
-    async def _save_round(self, messages: Sequence[AgentMessage]) -> None:
+    async def _save_round(self, messages: Sequence[AgentMessage], usage: Usage | None) -> None:
         self.rounds.append(list(messages))
 
 
@@ -217,7 +217,7 @@ async def test_text_cut_by_the_token_limit_is_kept() -> None:
 async def test_errors_that_are_not_a_tools_end_the_answer_untouched() -> None:
     refused = TransitionRefused()
 
-    async def save_round(messages: Sequence[AgentMessage]) -> None:
+    async def save_round(messages: Sequence[AgentMessage], usage: Usage | None) -> None:
         raise refused
 
     with pytest.raises(TransitionRefused) as caught:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from handlers.tool_runner import MAX_ERROR, MAX_RESULT, ToolRunner
 from schemas.agent_message import ToolCall
 from schemas.agent_session import AgentSession
 from schemas.errors import AgentInvocationError, StorageUnavailable, TransitionRefused
+from schemas.progress import OpenCall
 from schemas.tool import Tool, ToolContext, ToolEffect, ToolResult
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -193,19 +195,86 @@ async def test_wrong_arguments_do_not_reach_the_tool() -> None:
 async def test_a_tool_that_writes_is_recorded_before_it_runs() -> None:
     order: list[Any] = []
 
-    async def start(name: str, args: dict[str, Any], call_id: str, effect: str) -> None:
+    async def start(name: str, args: dict[str, Any], call_id: str, effect: str) -> str:
         order.append((name, args, call_id, effect))
+        return "key"
 
-    await run(tool(lambda x: order.append("ran"), "write"), {"x": "y"}, start_tool_call=start)
-    await run(tool(lambda: order.append("read"), "read"), start_tool_call=start)
+    async def finish(key: str, result: ToolResult) -> None:
+        order.append((key, result))
 
-    assert order == [("f", {"x": "y"}, "call", "write"), "ran", "read"]
+    await run(tool(lambda x: order.append("ran"), "write"), {"x": "y"}, start_tool_call=start, finish_tool_call=finish)
+    await run(tool(lambda: order.append("read"), "read"), start_tool_call=start, finish_tool_call=finish)
+
+    assert order == [("f", {"x": "y"}, "call", "write"), "ran", ("key", ToolResult("(no output)")), "read"]
+
+
+async def test_a_tool_that_writes_knows_the_key_it_is_recorded_under() -> None:
+    async def start(name: str, args: dict[str, Any], call_id: str, effect: str) -> str:
+        return "key"
+
+    def function(context: ToolContext) -> str:
+        return str(context.idempotency_key)
+
+    keyed = tool(function, "write", wants_context=True, takes_idempotency_key=True)
+    assert await run(keyed, start_tool_call=start) == ToolResult("key")
+    assert await run(tool(function, wants_context=True), start_tool_call=start) == ToolResult("None")
+
+
+async def test_a_result_is_recorded_although_the_attempt_is_stopped_meanwhile() -> None:
+    begun, go, recorded = asyncio.Event(), asyncio.Event(), []
+
+    async def finish(key: str, result: ToolResult) -> None:
+        begun.set()
+        await go.wait()
+        recorded.append(result)
+
+    running = asyncio.create_task(run(tool(lambda: "sent", "write"), finish_tool_call=finish))
+    await begun.wait()
+    running.cancel()
+    asyncio.get_running_loop().call_later(0.05, go.set)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert recorded == [ToolResult("sent")]
+
+
+OPEN = OpenCall("key", "call", "f", {"x": "y"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "call"),
+    [
+        ({}, OPEN),
+        ({"takes_idempotency_key": True}, replace(OPEN, name="gone")),
+        ({"takes_idempotency_key": True}, replace(OPEN, args={"x": 5})),
+    ],
+    ids=["takes no key", "is gone", "takes other arguments now"],
+)
+async def test_a_call_is_not_repeated_by_a_tool_that(fields: dict[str, Any], call: OpenCall) -> None:
+    ran = []
+    one = tool(lambda context, x: ran.append(x), "write", wants_context=True, **fields)
+    assert await ToolRunner(AgentSession(session_id="s", tools=(one,))).repeat(call) is None
+    assert ran == []
+
+
+async def test_a_repeated_call_has_the_key_of_the_first_one_and_its_result_is_recorded() -> None:
+    finished = []
+
+    async def finish(key: str, result: ToolResult) -> None:
+        finished.append((key, result))
+
+    def function(context: ToolContext, x: str) -> str:
+        return f"{x} {context.idempotency_key}"
+
+    one = tool(function, "write", wants_context=True, takes_idempotency_key=True)
+    session = AgentSession(session_id="s", tools=(one,), finish_tool_call=finish)
+    assert await ToolRunner(session).repeat(OPEN) == ToolResult("y key")
+    assert finished == [("key", ToolResult("y key"))]
 
 
 async def test_a_write_that_may_not_be_recorded_does_not_run() -> None:
     ran = []
 
-    async def start(name: str, args: dict[str, Any], call_id: str, effect: str) -> None:
+    async def start(name: str, args: dict[str, Any], call_id: str, effect: str) -> str:
         raise TransitionRefused
 
     with pytest.raises(TransitionRefused):

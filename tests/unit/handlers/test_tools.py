@@ -47,6 +47,8 @@ def test_two_tools_of_one_name_fail_at_start() -> None:
         {"parameters": {"type": "array"}},
         {"effect": "destroys"},
         {"timeout_s": 0},
+        {"takes_idempotency_key": True, "effect": "write"},
+        {"takes_idempotency_key": True, "effect": "read", "wants_context": True},
     ],
 )
 def test_a_tool_no_provider_would_take_fails_at_start(change: dict[str, Any]) -> None:

@@ -137,7 +137,6 @@ NOT_YET_VALUES: dict[str, Any] = {
     "images": [],
     "edit_of": UUID,
     "context": "",
-    "fallback_model": "m",
     "tool_secrets": {},
     "response_format": {},
     "variant": "",
@@ -153,11 +152,9 @@ def test_a_field_whose_feature_is_not_there_is_refused_and_never_ignored(field: 
     assert ChatJob.from_request({"message": "hello", field: None}).message == "hello"
 
 
-@pytest.mark.parametrize("if_busy", ["reject", "interrupt"])
-def test_only_waiting_for_a_busy_session_is_there_yet(if_busy: str) -> None:
-    refused = refusal({"message": "hello", "if_busy": if_busy})
-    assert isinstance(refused, NotYet)
-    assert refused.field == "if_busy"
+@pytest.mark.parametrize("if_busy", ["enqueue", "reject", "interrupt"])
+def test_a_job_says_what_is_to_happen_in_a_busy_session(if_busy: str) -> None:
+    assert ChatJob.from_request({"message": "hello", "if_busy": if_busy}).if_busy == if_busy
 
 
 @pytest.mark.parametrize(

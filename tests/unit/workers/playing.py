@@ -51,7 +51,11 @@ class Running:
         self.attempt = Attempt(a_claim())
         self.stream = JobStream(self.attempt.claim.recorded, lambda stream: None)
         self.shown = asyncio.Event()
-        self.task = asyncio.create_task(self.attempt.run(lambda: Scripted(play), self.stream, timeout_s))
+
+        async def make() -> Scripted:
+            return Scripted(play)
+
+        self.task = asyncio.create_task(self.attempt.run(make, self.stream, timeout_s))
 
     async def ending(self) -> Ending:
         async with asyncio.timeout(5):

@@ -168,7 +168,7 @@ async def test_a_refused_write_means_that_the_job_is_lost() -> None:
 async def test_a_handler_that_cannot_be_made_is_a_failure() -> None:
     attempt = Attempt(a_claim())
 
-    def make() -> BaseAgentHandler:
+    async def make() -> BaseAgentHandler:
         raise ConfigurationError("the model 'x' is not known")
 
     ending = await attempt.run(make, JobStream(attempt.claim.recorded, lambda stream: None), 5)

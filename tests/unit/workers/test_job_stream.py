@@ -216,3 +216,13 @@ def test_every_addition_wakes_the_writer() -> None:
     stream.add_text("b")
     stream.add_tool(note())
     assert wakes.count == 3
+
+
+def test_kept_rounds_are_said_right_after_the_opening_and_again_by_a_rebuild() -> None:
+    stream = opened()
+    stream.carry("a", [note()])
+    stream.add_text("b")
+    first, second = (orjson.loads(event) for event in next_of(stream).events)
+    assert (first["kind"], first["text"], first["tools"]) == ("snapshot", "a", [note()])
+    assert (second["kind"], second["text"]) == ("text", "b")
+    assert stream.snapshot() == ("ab", [note()])

@@ -110,3 +110,15 @@ def test_whatever_was_shown_the_saved_text_is_it_and_a_strict_provider_takes_the
     if messages:
         history = [{"role": "user", "content": "hi"}, *map(openai, messages), {"role": "user", "content": "go on"}]
         check_request({"model": "demo-strict", "messages": history})
+
+
+def test_kept_rounds_stand_before_what_is_shown() -> None:
+    kept = partial("a", started("1"), finished("1")).messages()
+    answer = PartialAnswer()
+    answer.carry(kept)
+    assert (answer.text, answer.messages()) == ("a", kept)
+    assert answer.tools == [started("1"), {**finished("1"), "is_error": False}]
+    answer.add_text("b")
+    answer.add_tool(started("2"))
+    assert answer.text == "ab"
+    assert answer.messages() == [*kept, *partial("b", started("2")).messages()]

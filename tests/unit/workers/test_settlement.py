@@ -15,7 +15,7 @@ from schemas.agent_message import AgentMessage
 from schemas.errors import JobError, StorageUnavailable, TransitionRefused
 from schemas.settings import Settings
 from storage.jobs import settle
-from storage.jobs.settle import AttemptRecord
+from storage.jobs.move import AttemptRecord
 from storage.jobs.statements import Recorded
 from tests.unit.workers.claims import a_claim, recorded
 from tests.unit.workers.fakes import LOST_AFTER, LOST_BEFORE, OK, FakeDatabase, FakeLog
