@@ -22,7 +22,8 @@ from cli.supervisor import Supervisor
 from cli.terminal import complain, say
 from cli.valkey import Valkey
 from schemas.errors import ConfigurationError
-from schemas.settings import Settings, load_settings
+from schemas.settings import METRICS_FOLDER_VARIABLE, Settings, load_settings
+from workers.metrics_folder import MetricsFolder
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -102,6 +103,7 @@ class Up:
         self._supervisor = Supervisor(report=complain, changed=self._pids_changed)
         self._stop_asked = asyncio.Event()
         self._addresses: dict[str, str] = {}
+        self._metrics = MetricsFolder(folder.path / "metrics")
         self._env = {
             # The logs are files, but people read them.
             "CHATMILL_LOG_FORMAT": "console",
@@ -112,6 +114,8 @@ class Up:
             "CHATMILL_DATA_DIR": str(folder.path),
             "CHATMILL_URL": self.url,
             "CHATMILL_SHUTDOWN_GRACE_S": str(ATTEMPT_GRACE_S),
+            # The gateway's /metrics shows what the workers count.
+            METRICS_FOLDER_VARIABLE: str(self._metrics.path),
         }
 
     async def run(self, verbose: bool) -> None:
@@ -137,6 +141,7 @@ class Up:
         say("Stopped.")
 
     async def _start_all(self) -> None:
+        self._metrics.prepare()
         if "redis_url" in self._settings.model_fields_set:
             self._publish("redis_url", "REDIS_URL", self._settings.redis_url.get_secret_value())
         else:

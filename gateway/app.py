@@ -17,6 +17,7 @@ from gateway.guard import check_origin
 from gateway.health import HealthRoutes
 from gateway.jobs import JobRoutes
 from gateway.listings import ListingRoutes
+from gateway.metrics import MetricsRoutes
 from gateway.openapi import OpenApiRoutes
 from gateway.operation import Operation
 from gateway.overview import OverviewRoutes
@@ -98,6 +99,7 @@ def api_operations(services: Services) -> list[Operation]:
         *QueueRoutes(services).operations(),
         *OverviewRoutes(services).operations(),
         *HealthRoutes(services).operations(),
+        *MetricsRoutes(services).operations(),
     ]
     return [*operations, *OpenApiRoutes(operations).operations()]
 

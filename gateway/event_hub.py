@@ -19,6 +19,7 @@ from storage.database import Database
 from storage.event_log import EventLog, parse_published
 from storage.jobs.views import ENDED_STATUSES, job_states
 from workers.cancelling import cancel_all
+from workers.metrics import Metrics
 
 #: Readers of logs at once: a reconnect makes every follower read.
 TURNS = 32
@@ -38,7 +39,10 @@ class EventHub:
     status in SQL, so that it ends rightly even without Redis.
     """
 
-    def __init__(self, log: EventLog, database: Database, *, idle_check_s: float) -> None:
+    def __init__(
+        self, log: EventLog, database: Database, *, idle_check_s: float, metrics: Metrics | None = None
+    ) -> None:
+        self._metrics = metrics or Metrics()
         self._log = log
         self._database = database
         self._idle_check_s = idle_check_s
@@ -65,7 +69,7 @@ class EventHub:
         Whoever asks has made sure, or will, that the job is the tenant's.
         """
         reader = JobReader(self._log, self._database, self._turns, tenant, job_id)
-        follower = Follower(reader, after, self._let_go)
+        follower = Follower(reader, after, self._let_go, self._metrics.gaps_refilled.inc)
         channel = self._channel(job_id)
         self._followers.setdefault(channel, set()).add(follower)
         self._subscriptions.add(channel)

@@ -44,6 +44,7 @@ class Follower:
         "_inbox",
         "_inbox_bytes",
         "_let_go",
+        "_on_gap",
         "_opened",
         "_over",
         "_reader",
@@ -54,7 +55,15 @@ class Follower:
         "position",
     )
 
-    def __init__(self, reader: JobReader, after: EventId, let_go: Callable[[Follower], None]) -> None:
+    def __init__(
+        self,
+        reader: JobReader,
+        after: EventId,
+        let_go: Callable[[Follower], None],
+        on_gap: Callable[[], None] = lambda: None,
+    ) -> None:
+        #: Told of each hole in what was published, which is filled from the log.
+        self._on_gap = on_gap
         self.job_id = reader.job_id
         #: The event handed out last.
         self.position = after
@@ -175,6 +184,7 @@ class Follower:
                 continue
             if published.previous != position:
                 self._behind = True  # a hole
+                self._on_gap()
                 break
             position = published.id
             events.append(Event(position, published.event))

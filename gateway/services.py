@@ -14,6 +14,8 @@ from storage.event_log import EventLog
 from storage.redis_client import open_redis
 from workers.bulk_runner import BulkRunner
 from workers.cancelling import cancel_all
+from workers.loop_lag import measure_loop_lag
+from workers.metrics import Metrics
 from workers.producer import Producer
 from workers.reconciler import Reconciler
 
@@ -28,6 +30,7 @@ class Services:
     producer: Producer
     hub: EventHub
     bulk_runner: BulkRunner
+    metrics: Metrics
 
 
 @asynccontextmanager
@@ -36,6 +39,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
 
     Raises ConfigurationError or OSError for addresses that can never work.
     """
+    metrics = Metrics()
     database = open_database(settings.sqlalchemy_url)
     try:
         redis = open_redis(settings.redis_url.get_secret_value())
@@ -46,16 +50,17 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
                 ttl_live_s=settings.event_ttl_live_s,
                 ttl_ended_s=settings.event_ttl_ended_s,
             )
-            producer = Producer(settings, database, log)
+            producer = Producer(settings, database, log, metrics)
             # Jobs are looked after here too: a gateway without workers still ends what has lapsed.
             bulk_runner = BulkRunner(settings, database, log, producer)
             tasks = [
                 asyncio.create_task(Reconciler(settings, database, log, producer).run(), name="reconciler"),
                 asyncio.create_task(bulk_runner.run(), name="bulk-runner"),
+                asyncio.create_task(measure_loop_lag(metrics), name="loop-lag"),
             ]
             try:
-                async with EventHub(log, database, idle_check_s=settings.idle_check_s) as hub:
-                    yield Services(settings, database, log, producer, hub, bulk_runner)
+                async with EventHub(log, database, idle_check_s=settings.idle_check_s, metrics=metrics) as hub:
+                    yield Services(settings, database, log, producer, hub, bulk_runner, metrics)
             finally:
                 await cancel_all(tasks)
         finally:

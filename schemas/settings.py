@@ -27,6 +27,9 @@ from schemas.models import DEFAULT_OPENAI_MODEL, DEMO_MODEL, ModelEntry, ModelTa
 from schemas.tool import BUILTIN_TOOLS
 
 CONFIG_FILE = "chatmill.toml"
+#: Names the folder in which the processes of one machine share their metrics; prometheus_client reads it when it is
+#: imported, so it must be set before.
+METRICS_FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 #: How the demo models are recognised: `demo`, `demo-slow`, `demo-fault-status-429`, …
 DEMO_PREFIX = f"{DEMO_MODEL}-"
 
@@ -123,6 +126,10 @@ class Settings(BaseSettings):
         default=2.0, ge=0, description="Pause before the second attempt, give or take a quarter."
     )
     reconcile_s: float = Field(default=1.0, gt=0, description="Pause between two passes of the reconciler.")
+    metrics_port: int | None = Field(
+        default=None, ge=1, le=65535, description="Port on which a worker serves the metrics of its processes; none."
+    )
+    metrics_host: str = Field(default="127.0.0.1", description="Address of that port.")
     breaker_failures: int = Field(
         default=5, ge=1, description="Failures in a row after which a provider and model are left alone for a while."
     )

@@ -55,10 +55,10 @@ _COUNT = (
     .returning(breakers.c.opened_at)
 )
 _CLOSE = delete(breakers).where(_NAME)
-_READ = select(breakers.c.opened_at, breakers.c.probe_at).where(_NAME)
+_OPEN = select(breakers.c.probe_at, breakers.c.probe_job).where(_NAME, breakers.c.opened_at.is_not(None))
 _BEGIN_PROBE = (
     update(breakers)
-    .where(_NAME, breakers.c.opened_at.is_not(None), breakers.c.probe_at <= bindparam("now"))
+    .where(_NAME, breakers.c.opened_at.is_not(None), or_(breakers.c.probe_at <= bindparam("now"), _IS_PROBE))
     .values(probe_at=bindparam("give_up"), probe_job=bindparam("job"))
 )
 _END_PROBE = update(breakers).where(_NAME, _IS_PROBE).values(probe_at=bindparam("now"), probe_job=None)
@@ -129,16 +129,17 @@ def end_probe(connection: Connection, name: str, job_id: str) -> None:
 def held_until(connection: Connection, name: str, job_id: str, now: int, probe_us: int) -> int | None:
     """Until when the job must wait, in microseconds; None if it may run: the breaker is closed, or it is the probe.
 
-    The breaker takes another probe after `probe_us` if this one is never heard of again.
+    The breaker takes another probe after `probe_us` if this one is never heard of again. A job that was the probe and
+    is claimed anew has lost its worker: it may try again.
     """
-    row = connection.execute(_READ, {"the_name": name}).one_or_none()
-    if row is None or row.opened_at is None:
-        return None
-    begun = {"the_name": name, "job": job_id, "now": now, "give_up": now + probe_us}
-    if row.probe_at <= now and connection.execute(_BEGIN_PROBE, begun).rowcount:
-        return None
-    probe_at: int = connection.execute(_READ, {"the_name": name}).one().probe_at
-    return max(probe_at, now + 1)
+    row = connection.execute(_OPEN, {"the_name": name}).one_or_none()
+    if row is not None and (row.probe_at <= now or row.probe_job == job_id):
+        begun = {"the_name": name, "job": job_id, "now": now, "give_up": now + probe_us}
+        if connection.execute(_BEGIN_PROBE, begun).rowcount:
+            return None
+        # Somebody else was faster; by now that one may even have been answered.
+        row = connection.execute(_OPEN, {"the_name": name}).one_or_none()
+    return None if row is None else max(row.probe_at, now + 1)
 
 
 def known(connection: Connection) -> dict[str, bool]:

@@ -183,14 +183,32 @@ def throughput(connection: Connection, now: int) -> tuple[Throughput, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
-    """All of it, at one moment of the database's clock."""
+class Standing:
+    """What stands and waits, at one moment of the database's clock."""
 
     at: int
     queues: dict[str, QueueCounts]
     breakers: list[dict[str, Any]]
     dead_letters: int
     quarantine: int
+
+
+def read_standing(connection: Connection) -> Standing:
+    """What stands and waits, over all tenants."""
+    now = read_clock(connection)
+    return Standing(
+        at=now,
+        queues=queue_counts(connection, now),
+        breakers=open_breakers(connection),
+        dead_letters=dead_letters_lying(connection),
+        quarantine=quarantine_lying(connection),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Overview(Standing):
+    """That, and what has happened lately."""
+
     throughput: Throughput
     #: Seconds that `throughput` covers.
     covers_s: float
@@ -199,14 +217,14 @@ class Overview:
 
 def read_overview(connection: Connection, tenant: str) -> Overview:
     """The overview over all tenants; `failures` are those of `tenant` alone."""
-    now = read_clock(connection)
-    lately, covers_s = throughput(connection, now)
+    standing = read_standing(connection)
+    lately, covers_s = throughput(connection, standing.at)
     return Overview(
-        at=now,
-        queues=queue_counts(connection, now),
-        breakers=open_breakers(connection),
-        dead_letters=dead_letters_lying(connection),
-        quarantine=quarantine_lying(connection),
+        at=standing.at,
+        queues=standing.queues,
+        breakers=standing.breakers,
+        dead_letters=standing.dead_letters,
+        quarantine=standing.quarantine,
         throughput=lately,
         covers_s=covers_s,
         failures=latest_failures(connection, tenant),

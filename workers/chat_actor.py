@@ -103,6 +103,7 @@ class ChatActor:
 
     async def _keep(self, raw: bytes, reason: str) -> None:
         await self._database.write(keep, self._settings.queue, reason, raw)
+        self._producer.metrics.quarantined(self._settings.queue)
         logger.warning("kept an unusable message in quarantine", reason=reason)
 
     async def _refuse(self, tenant: str, job_id: str, body: dict[str, Any], error: RequestError) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -146,11 +147,19 @@ class Desk:
         deadline = asyncio.get_running_loop().call_later(left_s, attempt.stop, StopReason.DEADLINE)
         try:
             logger.info("attempt started", waited_ms=(claimed.claimed_at - claimed.due_at) // 1000)
+            began = time.monotonic()
+            metrics = self._writer.metrics
+            metrics.attempt_started(claimed.queue, (claimed.claimed_at - claimed.due_at) / MICROSECONDS)
             ending = await attempt.run(self._handler_maker(claimed), stream, self._settings.attempt_timeout_s)
             recorded = await self._settlement.settle(attempt, ending, stream)
             if recorded is not None:
                 logger.info("attempt ended", transition=recorded.kind, epoch=recorded.epoch)
                 self._ring_for(recorded)
+            if stream.first_text_at is not None:
+                metrics.first_text(claimed.queue, stream.first_text_at - began)
+            if recorded is not None and recorded.terminal:
+                waited_s = (claimed.claimed_at - claimed.accepted_at) / MICROSECONDS
+                metrics.total(claimed.queue, waited_s + time.monotonic() - began)
             await self._tell_breaker(claimed, ending)
         except Exception:
             # Nothing above may lose a job: its lease lapses and another attempt follows.

@@ -7,6 +7,7 @@ where a publish per token made it wait 875.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import structlog
@@ -21,6 +22,7 @@ from storage.jobs.statements import Recorded
 from storage.jobs.views import find_transition
 from workers.cancelling import cancel_all
 from workers.job_stream import JobStream
+from workers.metrics import Metrics
 
 #: Pauses between tries while Redis does not answer.
 RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -33,7 +35,8 @@ logger = structlog.get_logger(__name__)
 class EventWriter:
     """Sends what streams hold until their log has it; rebuilds logs that lost entries; never fails a job."""
 
-    def __init__(self, database: Database, log: EventLog) -> None:
+    def __init__(self, database: Database, log: EventLog, metrics: Metrics | None = None) -> None:
+        self.metrics = metrics or Metrics()
         self._database = database
         self._log = log
         self._dirty: dict[JobStream, None] = {}
@@ -102,7 +105,9 @@ class EventWriter:
             sent = [(stream, batch) for stream in streams if (batch := stream.next_batch()) is not None]
             if not sent:
                 continue
+            began = time.perf_counter()
             results = await self._send([batch for _, batch in sent])
+            self._count(sent, results, time.perf_counter() - began)
             failed = False
             for (stream, batch), result in zip(sent, results, strict=True):
                 failed |= isinstance(result, Exception)
@@ -112,6 +117,13 @@ class EventWriter:
                 if failures == 1:
                     logger.warning("the event log does not answer; events wait")
                 await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S)) - 1])
+
+    def _count(self, sent: list[tuple[JobStream, Batch]], results: list[Append | Exception], seconds: float) -> None:
+        self.metrics.event_write.observe(seconds)
+        taken = sum(len(batch.events) for (_, batch), result in zip(sent, results, strict=True) if result is Append.OK)
+        self.metrics.events_written.inc(taken)
+        if any(isinstance(result, Exception) for result in results):
+            self.metrics.event_write_failures.inc()
 
     async def _send(self, batches: list[Batch]) -> list[Append | Exception]:
         try:
@@ -168,4 +180,5 @@ class EventWriter:
         if rebuilt is None or rebuilt.kind != "rebuild":
             self._give_up(stream)
         else:
+            self.metrics.logs_rebuilt.inc()
             stream.reopen(rebuilt)

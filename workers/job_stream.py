@@ -37,6 +37,8 @@ class JobStream:
         self._text: list[str] = []
         self._tools: list[ToolNote] = []
         self._drained = asyncio.Event()
+        #: When the attempt showed its first text, in monotonic seconds.
+        self.first_text_at: float | None = None
         #: No more events are taken or sent: the attempt is over, or lost.
         self.closed = False
         #: The log has lost entries, and the rebuild that says them again is not committed yet.
@@ -54,6 +56,8 @@ class JobStream:
 
     def add_text(self, text: str) -> None:
         """Show text; joined with text that still waits."""
+        if self.first_text_at is None:
+            self.first_text_at = time.monotonic()
         self._text.append(text)
         if self._pending and isinstance(self._pending[-1], str):
             self._pending[-1] += text

@@ -20,6 +20,7 @@ from storage.jobs.lease import Renewal, renew
 from workers.attempt import StopReason
 from workers.desk import Desk
 from workers.loop_watch import LoopWatch
+from workers.metrics import Metrics
 
 #: A loop that has not moved for this long is not coming back: others may have its jobs.
 LOOP_BLOCKED_S = 60.0
@@ -34,7 +35,8 @@ logger = structlog.get_logger(__name__)
 class LeaseThread:
     """Renews the leases of a desk's attempts; tells the desk of lost ones and of cancellations."""
 
-    def __init__(self, settings: Settings, desk: Desk, watch: LoopWatch) -> None:
+    def __init__(self, settings: Settings, desk: Desk, watch: LoopWatch, metrics: Metrics | None = None) -> None:
+        self._metrics = metrics or Metrics()
         self._settings = settings
         self._desk = desk
         self._watch = watch
@@ -70,14 +72,17 @@ class LeaseThread:
                 try:
                     renewal = await database.write(renew, held, to_us(self._settings.lease_s))
                 except StorageUnavailable as error:
+                    self._metrics.lease_renewal_failures.inc()
                     logger.warning("leases not renewed: SQL does not answer", error=str(error))
                     pause = RETRY_S
                     continue
                 except Exception:
+                    self._metrics.lease_renewal_failures.inc()
                     # Without this thread every job of the process would expire.
                     logger.exception("leases not renewed")
                     pause = RETRY_S
                     continue
+                self._metrics.lease_renewals.inc()
                 if time.monotonic() - began > SLOW_RENEWAL_S:
                     pause = 0.0  # the leases run from when the statement began, which is a while ago
                 self._loop.call_soon_threadsafe(self._tell, renewal)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
-from schemas.settings import Settings, environment_name
+from schemas.settings import METRICS_FOLDER_VARIABLE, Settings, environment_name
 
 CHECKOUT = Path(__file__).parent.parent
 #: After the grace an attempt still has to be settled; dramatiq must not give up before.
@@ -24,6 +25,39 @@ def run_worker(settings: Settings) -> int:
     The processes read the settings anew from the environment, so what was chosen here is put there.
     """
     _export(settings)
+    served = _serve_metrics(settings)
+    try:
+        return _run(settings)
+    finally:
+        if served is not None:
+            served.terminate()
+            served.wait()
+
+
+def _serve_metrics(settings: Settings) -> subprocess.Popen[bytes] | None:
+    """Start the process that serves the metrics of all worker processes, if a port is set for it.
+
+    They share a folder, which whoever started this one may have chosen already, for more than a worker.
+    """
+    if settings.metrics_port is None:
+        return None
+    if METRICS_FOLDER_VARIABLE not in os.environ:
+        folder = settings.data_dir / "metrics" / f"worker-{settings.metrics_port}"
+        os.environ[METRICS_FOLDER_VARIABLE] = str(folder)
+        from workers.metrics_folder import MetricsFolder
+
+        MetricsFolder(folder).prepare()
+    address = (settings.metrics_host, str(settings.metrics_port))
+    path = os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(  # noqa: S603 - this program itself
+        [sys.executable, "-P", "-m", "workers.metrics_server", *address, str(os.getpid())],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _run(settings: Settings) -> int:
     # dramatiq reads these when it is imported.
     os.environ["dramatiq_queue_prefetch"] = str(settings.threads)  # noqa: SIM112 - their spelling
     os.environ["dramatiq_worker_timeout"] = str(THREAD_CHECK_MS)  # noqa: SIM112

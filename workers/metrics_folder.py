@@ -29,12 +29,12 @@ class MetricsFolder:
     """One such folder. Several processes may read it at once."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def prepare(self) -> None:
         """Make it, empty. Only for whoever knows that nobody writes there yet. Raises OSError."""
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for file in self._path.glob("*.db"):
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in self.path.glob("*.db"):
             file.unlink(missing_ok=True)
 
     def expose(self) -> bytes:
@@ -42,13 +42,13 @@ class MetricsFolder:
         with self._held():
             self._fold_dead()
             registry = CollectorRegistry()
-            MultiProcessCollector(registry, path=str(self._path))  # type: ignore[no-untyped-call] # not typed
+            MultiProcessCollector(registry, path=str(self.path))  # type: ignore[no-untyped-call] # not typed
             return generate_latest(registry)
 
     def _fold_dead(self) -> None:
         """Add up what the dead have counted. Cut off in the middle, it loses counts, which reads as a restart."""
         dead: dict[str, list[Path]] = defaultdict(list)
-        for file in self._path.glob("*.db"):
+        for file in self.path.glob("*.db"):
             match = _FILE.match(file.name)
             if match is not None and not _alive(int(match["pid"])):
                 dead[match["kind"]].append(file)
@@ -59,9 +59,10 @@ class MetricsFolder:
                 self._fold(kind, files)
 
     def _fold(self, kind: str, files: list[Path]) -> None:
-        gone = self._path / f"{kind}_{_GONE}.db"
+        gone = self.path / f"{kind}_{_GONE}.db"
         sums: dict[str, float] = defaultdict(float)
-        for file in [*files, *([gone] if gone.exists() else [])]:
+        # One that was killed before it wrote anything leaves an empty file, which the library cannot read.
+        for file in [*filter(_has_content, files), *([gone] if gone.exists() else [])]:
             for key, value, _, _ in MmapedDict.read_all_values_from_file(str(file)):  # type: ignore[no-untyped-call]
                 sums[key] += value
         new = gone.with_suffix(".new")
@@ -76,7 +77,7 @@ class MetricsFolder:
     @contextmanager
     def _held(self) -> Iterator[None]:
         """Two readers must not fold at once."""
-        with (self._path / "lock").open("a") as lock:
+        with (self.path / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -84,6 +85,10 @@ class MetricsFolder:
 def _remove(files: list[Path]) -> None:
     for file in files:
         file.unlink(missing_ok=True)
+
+
+def _has_content(file: Path) -> bool:
+    return file.stat().st_size > 0
 
 
 def _alive(pid: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from handlers.factory import HandlerFactory
+from handlers.tool_runner import TOOL_THREADS
 from handlers.tools import ToolRegistry
 from schemas.settings import Settings
 from storage.database import Database, open_database
@@ -15,7 +16,9 @@ from workers.control import ControlListener
 from workers.desk import Desk
 from workers.event_writer import EventWriter
 from workers.leases import LeaseThread
+from workers.loop_lag import measure_loop_lag
 from workers.loop_watch import LoopWatch
+from workers.metrics import Metrics
 
 
 class OpenWorker:
@@ -38,10 +41,11 @@ class OpenWorker:
             ttl_live_s=settings.event_ttl_live_s,
             ttl_ended_s=settings.event_ttl_ended_s,
         )
-        self._writer = EventWriter(self.database, self.log)
+        self.metrics = Metrics()
+        self._writer = EventWriter(self.database, self.log, self.metrics)
         self.desk = Desk(settings, self.database, self.log, self._writer, handlers, tools, lane)
         self.watch = LoopWatch()
-        self._leases = LeaseThread(settings, self.desk, self.watch)
+        self._leases = LeaseThread(settings, self.desk, self.watch, self.metrics)
         control = ControlListener(self._listening, settings.namespace, self.desk.cancel)
         self._writer.start()
         self.watch.start()
@@ -49,6 +53,7 @@ class OpenWorker:
         self._tasks = [
             asyncio.create_task(control.run(), name="control"),
             asyncio.create_task(self.desk.breakers.run(), name="breakers"),
+            asyncio.create_task(measure_loop_lag(self.metrics, lambda: TOOL_THREADS.abandoned), name="loop-lag"),
         ]
 
     async def close(self) -> None:

@@ -104,6 +104,7 @@ class WorkerProcess(Middleware):
         if self._open is None:
             raise RuntimeError("the worker process is not open")
         _call(self._open.database.write(keep, queue, reason, payload))
+        self._open.metrics.quarantined(queue)
         logger.warning("kept an unreadable message in quarantine", queue=queue, reason=reason)
 
 
@@ -119,7 +120,8 @@ class _OpenProcess:
     ) -> None:
         self._worker = worker = OpenWorker(settings, handlers, tools)
         self.database, self.desk = worker.database, worker.desk
-        producer = Producer(settings, worker.database, worker.log)
+        self.metrics = worker.metrics
+        producer = Producer(settings, worker.database, worker.log, worker.metrics)
         self.actor = ChatActor(settings, worker.database, producer, worker.desk)
         self._heartbeat = HeartbeatThread(settings, worker.desk, worker.watch, polled_at)
         self._alone = AloneRunner(settings, worker.database, worker.redis)

@@ -18,6 +18,7 @@ from storage.jobs.accept import Accepted, accept
 from storage.jobs.interrupt import REASON
 from storage.jobs.statements import Recorded
 from workers.control import send_cancel
+from workers.metrics import Metrics
 from workers.ring import add_ring
 
 #: How long telling Redis may hold up an answer. The reconciler does what this did not.
@@ -29,7 +30,8 @@ logger = structlog.get_logger(__name__)
 class Producer:
     """Accepts jobs and announces transitions that are made outside of an attempt."""
 
-    def __init__(self, settings: Settings, database: Database, log: EventLog) -> None:
+    def __init__(self, settings: Settings, database: Database, log: EventLog, metrics: Metrics | None = None) -> None:
+        self.metrics = metrics or Metrics()
         self._settings = settings
         self._database = database
         self._log = log
@@ -82,7 +84,8 @@ class Producer:
             logger.warning("a cancel is left to the leases", job_id=job_id, error=type(error).__name__)
 
     async def announce(self, recorded: Recorded) -> None:
-        """Append the event of a committed transition and ring for the work it made; Redis may be down."""
+        """Count a transition that was just committed, append its event and ring for its work; Redis may be down."""
+        self.metrics.moved(recorded, recorded.queue)
         batch = Batch(recorded.job_id, recorded.epoch, 0, (recorded.event,), recorded.terminal)
 
         def also_ring(pipeline: Pipeline) -> None:

@@ -84,6 +84,7 @@ class Reconciler:
         self._database = database
         self._log = log
         self._producer = producer
+        self._metrics = producer.metrics
         self._contact = Contact(to_us(settings.lease_s), to_us(max(settings.lease_s / 3, 3 * settings.reconcile_s)))
         #: Database time up to which every transition's event is in the log.
         self._logged_until: int | None = None
@@ -95,18 +96,24 @@ class Reconciler:
         """Make passes until cancelled."""
         while True:
             await asyncio.sleep(self._settings.reconcile_s * random.uniform(0.8, 1.2))  # noqa: S311 - spreads processes
+            began = time.perf_counter()
             try:
                 done = await self.reconcile()
             except StorageUnavailable as error:
                 self._contact.lost()
+                self._metrics.reconciler_failures.inc()
                 if not self._sql_was_down:
                     logger.warning("the reconciler waits: SQL does not answer", error=str(error))
                 self._sql_was_down = True
                 continue
             except Exception:
+                self._metrics.reconciler_failures.inc()
                 logger.exception("a reconciler pass failed")
                 continue
             self._sql_was_down = False
+            self._metrics.reconciler_pass.observe(time.perf_counter() - began)
+            for kind, count in asdict(done).items():
+                self._metrics.reconciler_work.labels(kind).inc(count)
             if done != Pass():
                 logger.info("reconciled", **asdict(done))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 
 import structlog
@@ -50,6 +51,15 @@ class Settlement:
 
     async def settle(self, attempt: Attempt, ending: Ending, stream: JobStream) -> Recorded | None:
         """Returns the committed transition, or None if somebody else holds the job."""
+        began = time.perf_counter()
+        recorded = await self._settle(attempt, ending, stream)
+        metrics = self._writer.metrics
+        metrics.settle.observe(time.perf_counter() - began)
+        if recorded is not None:
+            metrics.moved(recorded, attempt.claim.queue)
+        return recorded
+
+    async def _settle(self, attempt: Attempt, ending: Ending, stream: JobStream) -> Recorded | None:
         if isinstance(ending, Lost):
             stream.close()
         epoch = await self._writer.seal(stream, LOG_TIMEOUT_S)

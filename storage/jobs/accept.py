@@ -117,6 +117,7 @@ def accept(connection: Connection, job: ChatJob, default_framework: str) -> Acce
         kind="accept",
         at=now,
         event_kind="queued",
+        queue=job.queue,
         fields={"queue": job.queue, "session_id": place.session_id},
         wakes=job.queue if place.head else None,
     )

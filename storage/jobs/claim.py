@@ -111,6 +111,8 @@ class Claim:
     #: Failures before this attempt.
     failures: int
     deadline_at: int
+    #: When it was accepted, or redriven, in microseconds.
+    accepted_at: int
     #: The database's time of the claim, in microseconds.
     claimed_at: int
     #: When the job became due, in microseconds: what it waited for a worker is the difference.
@@ -239,6 +241,7 @@ def _start(
         kind="claim",
         at=now,
         event_kind="started",
+        queue=row.queue,
         fields={"attempt": attempt, "worker": worker},
     )
     text, parent = read_question(connection, row.user_message_id)
@@ -251,6 +254,7 @@ def _start(
         attempt=attempt,
         failures=row.failures,
         deadline_at=row.deadline_at,
+        accepted_at=row.deadline_at - to_us(job.deadline_s),
         claimed_at=now,
         due_at=row.due_at,
         user_message_id=row.user_message_id,

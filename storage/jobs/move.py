@@ -220,6 +220,7 @@ def move_job(connection: Connection, job: Any, now: int, move: Move, attempt: At
         kind=move.kind,
         at=now,
         event_kind=move.event_kind,
+        queue=job.queue,
         fields=move.fields,
         wakes=wakes,
         due_in_us=due_in_us,

@@ -132,6 +132,7 @@ def redrive(connection: Connection, tenant: str, letter_id: str) -> Recorded:
         kind="redrive",
         at=now,
         event_kind="queued",
+        queue=job.queue,
         fields={"queue": job.queue, "session_id": job.session_id},
         wakes=None if busy else job.queue,
     )

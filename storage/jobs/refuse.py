@@ -100,6 +100,7 @@ def refuse(
             kind=kind,
             at=now,
             event_kind=event_kind,
+            queue=queue,
             fields=fields,
         )
         for epoch, (kind, event_kind, fields) in enumerate(events)

@@ -65,6 +65,8 @@ class Recorded:
     wakes: str | None = None
     #: Microseconds until the job may run again, if it is to.
     due_in_us: int | None = None
+    #: The job's queue; empty where the transition was looked up, not made.
+    queue: str = ""
 
     @property
     def terminal(self) -> bool:
@@ -87,6 +89,7 @@ def record(
     at: int,
     event_kind: str,
     fields: dict[str, Any],
+    queue: str = "",
     wakes: str | None = None,
     due_in_us: int | None = None,
 ) -> Recorded:
@@ -96,7 +99,7 @@ def record(
         _INSERT_TRANSITION,
         {"tenant": tenant, "job_id": job_id, "epoch": epoch, "kind": kind, "at": at, "event": event.decode()},
     )
-    return Recorded(job_id, epoch, kind, event, wakes, due_in_us)
+    return Recorded(job_id, epoch, kind, event, wakes, due_in_us, queue)
 
 
 def work_is_due(connection: Connection, lane: str, tenant: str, due: int) -> None:

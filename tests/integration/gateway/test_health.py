@@ -67,3 +67,24 @@ async def test_without_the_database_requests_are_to_be_sent_again(serve_gateway:
             assert response.headers["retry-after"].isdigit()
             assert response.json()["code"] == "storage_unavailable"
         await gateway.followed_by(0)
+
+
+async def test_the_metrics_say_what_is_away_and_what_is_counted(
+    client: GatewayClient, serve_gateway: ServeGateway
+) -> None:
+    await client.http.post("/v1/jobs", json={"message": "hello"})
+    here = (await client.http.get("/metrics")).text
+    assert "chatmill_database_up 1.0" in here
+    assert "chatmill_redis_up 1.0" in here
+    assert 'chatmill_queue_depth{queue="chat"} 1.0' in here
+    assert 'chatmill_jobs_accepted_total{queue="chat"} 1.0' in here
+    gateway = await serve_gateway(
+        database_url=f"postgresql://nobody@127.0.0.1:{free_port()}/nothing",
+        redis_url=f"redis://127.0.0.1:{free_port()}/0",
+    )
+    async with GatewayClient(gateway.url) as cut_off:
+        response = await cut_off.http.get("/metrics")
+    assert response.status_code == 200
+    assert "chatmill_database_up 0.0" in response.text
+    assert "chatmill_redis_up 0.0" in response.text
+    assert "chatmill_queue_depth" not in response.text

@@ -34,6 +34,7 @@ class Counting:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
+        self.pid = self._process.pid
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"counted\n"
 
@@ -77,3 +78,10 @@ def test_a_prepared_folder_has_forgotten_earlier_runs(path: Path) -> None:
     Counting(path).kill()
     MetricsFolder(path).prepare()
     assert values(path) == {}
+
+
+def test_one_that_was_killed_before_it_wrote_anything_hides_nothing(path: Path) -> None:
+    dead = Counting(path)
+    dead.kill()
+    (path / f"histogram_{dead.pid}.db").write_bytes(b"")
+    assert values(path)["jobs_total"] == 3

@@ -35,6 +35,7 @@ def a_claim(text: str = "hello", *, attempt: int = 1, epoch: int = 1) -> Claim:
         attempt=attempt,
         failures=0,
         deadline_at=3_600_000_000,
+        accepted_at=0,
         claimed_at=0,
         due_at=0,
         user_message_id=new_id(),
