@@ -14,8 +14,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.claims import measure_claims
 from benchmarks.first_text import measure_first_text
 from benchmarks.load import measure_load
+from benchmarks.recovery import measure_recovery
 from benchmarks.stack import running_stack
 from benchmarks.throughput import measure_throughput
 
@@ -23,6 +25,16 @@ from benchmarks.throughput import measure_throughput
 def main() -> int:
     """Parse the arguments, measure, print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("cost", "claims", "recovery"),
+        default="cost",
+        help="cost: beside the bare model; claims: SQL with a long past; recovery: after kill -9 (%(default)s)",
+    )
+    parser.add_argument("--finished", type=int, default=1_000_000, help="claims: jobs of the past (%(default)s)")
+    parser.add_argument("--queued", type=int, default=10_000, help="claims: jobs that wait (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=5, help="recovery: workers killed (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=200, help="first texts measured (default: %(default)s)")
     parser.add_argument("--chats", type=int, default=100, help="chats at once (default: %(default)s)")
     parser.add_argument("--words", type=int, default=100, help="words of each of them (default: %(default)s)")
@@ -48,7 +60,15 @@ async def _measure(options: argparse.Namespace) -> dict[str, Any]:
             "load_before": round(psutil.getloadavg()[0], 2),
         }
     }
+    if options.what == "claims":
+        for kind in ("sqlite", "postgresql"):
+            title = f"{kind}, {options.finished:,} finished and {options.queued:,} queued"
+            report[title] = await measure_claims(kind, options.finished, options.queued)
+        return report
     async with running_stack() as stack:
+        if options.what == "recovery":
+            report["from kill -9 to the next attempt"] = await measure_recovery(stack, options.kills)
+            return report
         if options.only in (None, "first-text"):
             report["first text, idle"] = await measure_first_text(stack, options.rounds)
         if options.only in (None, "load"):

@@ -9,7 +9,7 @@ import re
 import secrets
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,10 @@ START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 20.0
 
 
+async def _nobody() -> psutil.Process:
+    raise RuntimeError("the stack does not run")
+
+
 @dataclass(slots=True)
 class Stack:
     """The running processes, by name, and where they listen."""
@@ -31,6 +35,8 @@ class Stack:
     model_url: str
     #: Roots of process trees: `worker`, `gateway`, `valkey`, `model`.
     processes: dict[str, psutil.Process] = field(default_factory=dict)
+    #: Starts one more worker beside the first.
+    start_worker: Callable[[], Awaitable[psutil.Process]] = field(default=_nobody)
 
     def cpu_s(self, names: Iterable[str]) -> float:
         """CPU seconds the named process trees have used so far."""
@@ -68,6 +74,13 @@ async def running_stack() -> AsyncIterator[Stack]:
         address = f"http://127.0.0.1:{port}"
         await _listening(port)
         running = Stack(address, f"{model_address}/v1")
+
+        async def start_worker() -> psutil.Process:
+            name = f"worker{secrets.token_hex(3)}"
+            another = await _spawn(stack, folder, name, environment, "-m", "cli.main", "worker")
+            return psutil.Process(another.pid)
+
+        running.start_worker = start_worker
         running.processes = {
             "valkey": psutil.Process(server.pid),
             "model": psutil.Process(model.pid),

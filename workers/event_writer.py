@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from schemas.errors import StorageUnavailable, TransitionRefused
 from schemas.stream_event import ToolNote
@@ -108,14 +108,13 @@ class EventWriter:
             began = time.perf_counter()
             results = await self._send([batch for _, batch in sent])
             self._count(sent, results, time.perf_counter() - began)
-            failed = False
             for (stream, batch), result in zip(sent, results, strict=True):
-                failed |= isinstance(result, Exception)
                 self._take(stream, batch, result)
+            failed = all(isinstance(result, Exception) for result in results)
             failures = failures + 1 if failed else 0
-            if failed:
-                if failures == 1:
-                    logger.warning("the event log does not answer; events wait")
+            if failures == 1:
+                logger.warning("the event log does not answer; events wait", error=type(results[0]).__name__)
+            if failed and not isinstance(results[0], ResponseError):
                 await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S)) - 1])
 
     def _count(self, sent: list[tuple[JobStream, Batch]], results: list[Append | Exception], seconds: float) -> None:
@@ -147,7 +146,8 @@ class EventWriter:
                 self._rebuilds[stream] = task
                 task.add_done_callback(lambda _: self._rebuilds.pop(stream, None))
             case _:
-                self._mark(stream)
+                # Perhaps this log alone is refused: it is sent again by itself, and slows nobody else.
+                asyncio.get_running_loop().call_later(RETRY_S[0], self._mark, stream)
 
     def _give_up(self, stream: JobStream) -> None:
         stream.close()

@@ -31,7 +31,7 @@ from storage.jobs.reconcile import (
     overdue_lanes,
 )
 from storage.jobs.statements import Recorded
-from storage.jobs.views import find_transition
+from storage.jobs.views import find_transitions
 from storage.retention import old_jobs, remove_decided, remove_jobs
 from storage.writable import read_clock_for_writing
 from workers.contact import Contact
@@ -41,16 +41,18 @@ from workers.ring import ring, waiting_rings
 
 #: A pass does at most this much of each kind; the next one goes on.
 MOST = 200
+#: How long the jobs of one kind may take a pass, in seconds; the others' turn comes then, and the next pass at once.
+TRANSITIONS_S = 0.1
 #: A job that has been due for this long without being claimed: its ring may be lost.
 RING_PATIENCE_S = 1.0
-#: At its start a reconciler looks this far back for events that nobody appended.
+#: At its start, and now and then, a reconciler looks this far back for events that nobody appended.
 LOOK_BACK_S = 60.0
 #: Moves younger than this are left to whoever made them.
 PATIENCE_S = 0.5
 #: How far the next look reaches back behind this one: a transaction may commit later than its statements say.
 SETTLE_S = 3.0
 #: Jobs whose logs are looked at in one pass.
-MOST_MOVED = 2000
+MOST_MOVED = 500
 #: A transition that takes longer says that writes stall, though reads may go on.
 SLOW_WRITE_S = 1.0
 #: Jobs that retention removes in one transaction, and how often it looks whether there are any.
@@ -89,13 +91,19 @@ class Reconciler:
         #: Database time up to which every transition's event is in the log.
         self._logged_until: int | None = None
         self._sql_was_down = False
-        #: When retention looks again, in monotonic seconds.
+        #: A pass has used up its time.
+        self._unfinished = False
+        #: When the next long look at the log is due, and when retention looks again, in monotonic seconds.
+        self._look_back_at = 0.0
         self._retain_at = 0.0
 
     async def run(self) -> None:
         """Make passes until cancelled."""
         while True:
-            await asyncio.sleep(self._settings.reconcile_s * random.uniform(0.8, 1.2))  # noqa: S311 - spreads processes
+            # At once if the last pass had to leave something undone.
+            pause_s = 0.0 if self._unfinished else self._settings.reconcile_s
+            await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))  # noqa: S311 - spreads processes
+            self._unfinished = False
             began = time.perf_counter()
             try:
                 done = await self.reconcile()
@@ -142,8 +150,12 @@ class Reconciler:
 
     async def _transition(self, transition: Callable[..., Recorded], stale: list[Stale], *more: int) -> list[Recorded]:
         done: list[Recorded] = []
+        give_up = time.monotonic() + TRANSITIONS_S
         for job in stale:
             began = time.monotonic()
+            if done and began > give_up:
+                self._unfinished = True
+                return done
             try:
                 recorded = await self._database.write(transition, job.job_id, job.epoch, *more)
             except TransitionRefused:
@@ -194,9 +206,11 @@ class Reconciler:
 
         Only a job's newest transition can be missing in a way that matters: older epochs are void or already there.
         """
-        if self._logged_until is None:
-            # Before Redis is asked: it may have been away for longer than this by the time it answers.
-            self._logged_until = now - to_us(LOOK_BACK_S)
+        if self._logged_until is None or time.monotonic() >= self._look_back_at:
+            # Before Redis is asked: it may have been away for longer than this by the time it answers. And again now
+            # and then: a transaction may be committed long after its statements say, by somebody who dies then.
+            self._logged_until = min(self._logged_until or now, now - to_us(LOOK_BACK_S))
+            self._look_back_at = time.monotonic() + LOOK_BACK_S / 2
         lock = f"{self._settings.namespace}:reconciler"
         if not await self._log.redis.set(lock, "1", nx=True, px=round(REPLAY_LOCK_S * 1000)):
             self._logged_until = None  # somebody else is at it; start with a long look when it is our turn
@@ -204,8 +218,11 @@ class Reconciler:
         try:
             moved = await self._database.read(moved_jobs, self._logged_until, MOST_MOVED)
             appended = await self._append([job for job in moved if job.at < now - to_us(PATIENCE_S)])
+            settled = now - to_us(SETTLE_S)
             until = moved[-1].at if len(moved) == MOST_MOVED else now
-            self._logged_until = min(until, now - to_us(SETTLE_S))
+            # What has just moved is looked at again in any case, and no reason to hurry.
+            self._unfinished |= until < settled
+            self._logged_until = min(until, settled)
             return appended
         finally:
             await self._log.redis.delete(lock)
@@ -215,14 +232,17 @@ class Reconciler:
         if not moved:
             return 0
         last_ids = await self._log.last_ids([job.job_id for job in moved])
-        batches = []
-        for job, last in zip(moved, last_ids, strict=True):
-            if last is not None and last.epoch >= job.epoch:
-                continue
-            recorded = await self._database.read(find_transition, job.job_id, job.epoch)
-            # A rebuild's event is its writer's alone: only it knows what was shown.
-            if recorded is not None and recorded.kind != "rebuild":
-                batches.append(Batch(job.job_id, job.epoch, 0, (recorded.event,), recorded.terminal))
+        missing = [
+            (job.job_id, job.epoch)
+            for job, last in zip(moved, last_ids, strict=True)
+            if last is None or last.epoch < job.epoch
+        ]
+        # A rebuild's event is its writer's alone: only it knows what was shown.
+        batches = [
+            Batch(recorded.job_id, recorded.epoch, 0, (recorded.event,), recorded.terminal)
+            for recorded in await self._database.read(find_transitions, missing)
+            if recorded.kind != "rebuild"
+        ]
         for result in await self._log.append_all(batches) if batches else ():
             if isinstance(result, Exception):
                 raise result  # the same look is made again

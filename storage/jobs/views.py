@@ -100,6 +100,19 @@ _TRANSITION = select(transitions.c.kind, transitions.c.event).where(
 )
 
 
+_TRANSITIONS = select(transitions.c.job_id, transitions.c.epoch, transitions.c.kind, transitions.c.event).where(
+    tuple_(transitions.c.job_id, transitions.c.epoch).in_(bindparam("sought", expanding=True))
+)
+
+
+def find_transitions(connection: Connection, sought: Sequence[tuple[str, int]]) -> list[Recorded]:
+    """The transitions that opened these epochs, `(job_id, epoch)` each, of those that there are."""
+    if not sought:
+        return []
+    rows = connection.execute(_TRANSITIONS, {"sought": list(sought)})
+    return [Recorded(row.job_id, row.epoch, row.kind, row.event.encode()) for row in rows]
+
+
 def find_transition(connection: Connection, job_id: str, epoch: int) -> Recorded | None:
     """The transition that opened an epoch, by which a commit of unknown fate is looked up; None if there is none."""
     row = connection.execute(_TRANSITION, {"job": job_id, "epoch": epoch}).one_or_none()

@@ -15,7 +15,20 @@ from tests.documents import CHECKOUT, names, read, table
 RULES = "docs/alerts/chatmill.rules.yml"
 RUNBOOKS = CHECKOUT / "docs" / "runbooks"
 FUNCTIONS = frozenset(
-    {"max", "sum", "by", "unless", "on", "and", "delta", "rate", "increase", "histogram_quantile", "clamp_min"}
+    {
+        "max",
+        "sum",
+        "by",
+        "unless",
+        "on",
+        "and",
+        "delta",
+        "rate",
+        "increase",
+        "histogram_quantile",
+        "clamp_min",
+        "absent",
+    }
 )
 
 

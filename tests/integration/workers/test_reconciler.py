@@ -12,6 +12,7 @@ from storage.jobs.settle import rebuild
 from tests.integration.workers.mill import Mill, caught_up, eventually
 from tests.integration.workers.scripted import script, scripts
 from workers import event_writer, reconciler, settlement
+from workers.cancelling import cancel_all
 from workers.ring import waiting_rings
 
 
@@ -121,3 +122,15 @@ async def test_writes_that_stall_end_the_trust_in_leases_that_look_past(
         monkeypatch.setattr(reconciler, "SLOW_WRITE_S", 60.0)
         await eventually(expired)
         assert [await mill.status(job_id) for job_id in jobs] == ["queued", "queued"]
+
+
+async def test_a_pass_that_runs_out_of_time_leaves_the_rest_to_the_next_which_comes_at_once(
+    lite_mill: Mill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "TRANSITIONS_S", 0.0)
+    jobs = [await lite_mill.accept("hello", deadline_s=0.001) for _ in range(5)]
+    done = await lite_mill.reconciler.reconcile()
+    assert done.lapsed < len(jobs)
+    running = asyncio.create_task(lite_mill.reconciler.run())
+    assert [(await lite_mill.ended(job_id))["error_code"] for job_id in jobs] == ["deadline"] * len(jobs)
+    await cancel_all([running])

@@ -147,6 +147,34 @@ async def test_an_error_of_one_log_does_not_keep_the_others_from_being_written()
         assert log.fold(good.job_id).text == "arrives"
 
 
+async def test_a_log_that_is_refused_alone_holds_up_nobody_even_between_two_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its round trips fail one after the other; a pause between them would be everybody's."""
+    monkeypatch.setattr(event_writer, "RETRY_S", (0.001, 3600.0))
+    log = FakeLog()
+    decide, refused = log._append, asyncio.Event()
+
+    def refuse_one(batch: Batch) -> Any:
+        if batch.job_id != broken.job_id:
+            return decide(batch)
+        refused.set()
+        return ResponseError("WRONGTYPE")
+
+    async with a_bench(log) as bench:
+        await bench.drained()
+        broken = bench.stream
+        log._append = refuse_one  # type: ignore[method-assign]
+        good = bench.writer.open(opening(), lambda: None)
+        broken.add_text("never arrives")
+        for word in ("it ", "all ", "arrives"):
+            refused.clear()
+            await asyncio.wait_for(refused.wait(), 5)
+            good.add_text(word)
+            await asyncio.wait_for(good.drain(), 5)
+        assert log.fold(good.job_id).text == "it all arrives"
+
+
 async def test_a_newer_epoch_in_the_log_means_that_the_job_is_lost() -> None:
     async with a_bench() as bench:
         bench.stream.add_text("mine")
