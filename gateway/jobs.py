@@ -15,9 +15,11 @@ from gateway.events import EventStream, close_when_gone
 from gateway.follower import Event
 from gateway.operation import JOB_ID, Answer, Operation, Parameter, json_response
 from gateway.requests import (
+    IDEMPOTENCY_HEADER,
     PAGE_PARAMETERS,
     choice,
     flag,
+    job_id_of,
     number,
     optional_id,
     optional_queue,
@@ -63,9 +65,15 @@ class JobRoutes:
                     202: Answer("Accepted: the job is committed.", JobView, headers={"Location": "The job."}),
                     200: Answer("The same request was accepted before; or, with `stream`, its events.", JobView, True),
                 },
-                description="The body is JSON whatever its content type. `job_id` is the idempotency key.",
+                description="The body is JSON whatever its content type. `job_id`, or the header, makes it idempotent.",
                 parameters=(
                     Parameter("stream", "Answer with the job's events instead of the job.", {"type": "boolean"}),
+                    Parameter(
+                        IDEMPOTENCY_HEADER,
+                        "Instead of a `job_id`: the same key with the same body is the same job.",
+                        {"type": "string", "minLength": 1, "maxLength": 255},
+                        "header",
+                    ),
                 ),
                 body=ChatJob,
                 problems=(404, 409),
@@ -122,7 +130,7 @@ class JobRoutes:
     async def _create(self, request: Request) -> ASGIApp:
         streamed = flag(request, "stream")
         body = await read_object(request, self._services.settings.request_max_bytes)
-        job = ChatJob.from_request({**body, "tenant": tenant_of(request)})
+        job = ChatJob.from_request({**job_id_of(request, body), "tenant": tenant_of(request)})
         location = f"/v1/jobs/{job.job_id}"
         if streamed:
             return await self._create_streamed(job, location)

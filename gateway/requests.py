@@ -13,12 +13,13 @@ from gateway.problems import ClientGone
 from schemas.border_text import clean_text, parse_json
 from schemas.chat_job import DEFAULT_TENANT, QueueName, TenantName
 from schemas.errors import InvalidRequest, MalformedRequest, NotFound, RequestTooLarge
-from schemas.ids import canonical_id
+from schemas.ids import canonical_id, keyed_id
 from schemas.moment import MOMENT_MAX, moment_us
 from storage.database import Database
 from storage.jobs.statements import read_clock
 
 TENANT_HEADER = "x-chatmill-tenant"
+IDEMPOTENCY_HEADER = "idempotency-key"
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
 
@@ -83,6 +84,19 @@ async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
     if value.pop("tenant", tenant) != tenant:
         raise InvalidRequest(f"the request is the tenant {tenant}'s: leave this out", field="tenant")
     return value
+
+
+def job_id_of(request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    """The body with the job's id, if the request carries an idempotency key in its header."""
+    key = request.headers.get(IDEMPOTENCY_HEADER)
+    if key is None:
+        return body
+    if not re.fullmatch(r"[\x20-\x7e]{1,255}", key):
+        raise InvalidRequest("give 1 to 255 printable ASCII characters", field=IDEMPOTENCY_HEADER)
+    job_id = keyed_id(tenant_of(request), key)
+    if body.get("job_id", job_id) != job_id:
+        raise InvalidRequest("give a job_id or this header, not both", field=IDEMPOTENCY_HEADER)
+    return {**body, "job_id": job_id}
 
 
 def path_id(request: Request, what: str) -> str:
