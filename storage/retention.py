@@ -20,6 +20,7 @@ from storage.tables import (
     job_bodies,
     jobs,
     messages,
+    outbox,
     quarantine,
     rounds,
     sessions,
@@ -46,6 +47,15 @@ _DISCARDED_JOBS = (
     .order_by(dead_letters.c.resolved_at)
     .limit(bindparam("most"))
 )
+#: Whoever asks on in one of these holds it, and is left alone: then it is nobody's no longer.
+_LOCK_HIDDEN = (
+    select(sessions.c.id)
+    .where(
+        sessions.c.hidden,
+        sessions.c.id.in_(select(jobs.c.session_id).where(jobs.c.id.in_(bindparam("ids", expanding=True)))),
+    )
+    .with_for_update(skip_locked=True)
+)
 _LOCK = (
     select(jobs.c.id, jobs.c.session_id, sessions.c.hidden)
     .outerjoin(sessions, sessions.c.id == jobs.c.session_id)
@@ -53,7 +63,7 @@ _LOCK = (
     .where(jobs.c.status.in_(("finished", "cancelled", "dead")))
     .with_for_update(of=jobs, skip_locked=True)
 )
-_OF_JOBS = (job_bodies, attempts, rounds, tool_calls, transitions, dead_letters)
+_OF_JOBS = (job_bodies, attempts, rounds, tool_calls, transitions, dead_letters, outbox)
 _DELETE_OF_JOBS = tuple(delete(table).where(table.c.job_id.in_(bindparam("ids", expanding=True))) for table in _OF_JOBS)
 _DELETE_JOBS = delete(jobs).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
 #: Somebody may have asked on in a hidden session, by its id.
@@ -80,8 +90,10 @@ def old_jobs(connection: Connection, keep_us: int, most: int) -> list[str]:
 
 def remove_jobs(connection: Connection, job_ids: Sequence[str]) -> int:
     """Remove these ended jobs with all that is kept of them; returns how many there were."""
-    # Whoever redrives one of them holds its row; it is left alone.
-    found = connection.execute(_LOCK, {"ids": sorted(job_ids)}).all()
+    sought = {"ids": sorted(job_ids)}
+    # Sessions before jobs, as everywhere. Whoever redrives one of them holds its row; it is left alone.
+    locked = set(connection.execute(_LOCK_HIDDEN, sought).scalars())
+    found = [row for row in connection.execute(_LOCK, sought) if not row.hidden or row.session_id in locked]
     if not found:
         return 0
     ids = {"ids": [row.id for row in found]}

@@ -32,6 +32,7 @@ from storage.jobs.reconcile import (
 )
 from storage.jobs.statements import Recorded
 from storage.jobs.views import find_transitions
+from storage.lanes import is_alone
 from storage.retention import old_jobs, remove_decided, remove_jobs
 from storage.writable import read_clock_for_writing
 from workers.contact import Contact
@@ -135,12 +136,13 @@ class Reconciler:
         if self._contact.is_long:
             past = await self._database.read(expired_jobs, MOST, now)
             expired = await self._transition(settle.expire, past, now)
-        done.freed = sum((await self._database.write(release_held, MOST)).values()) if await self._holds() else 0
+        freed = await self._database.write(release_held, MOST) if await self._holds() else {}
+        done.freed = sum(freed.values())
         done.removed = await self._retain()
         done.expired = len(expired)
         done.lapsed = len(await self._transition(settle.lapse, await self._database.read(lapsed_jobs, MOST)))
         try:
-            done.rung = await self._ring_again()
+            done.rung = await self._ring_for(freed) + await self._ring_again()
             done.appended = await self._append_missing(now)
         except (RedisError, OSError) as error:
             logger.debug("the reconciler waits for Redis", error=type(error).__name__)
@@ -190,6 +192,15 @@ class Reconciler:
             self._retain_at = now + RETAIN_EVERY_S
             removed += await self._database.write(remove_decided, keep_us)
         return removed
+
+    async def _ring_for(self, freed: dict[str, int]) -> int:
+        """Ring for jobs that were let go just now: they have waited long enough."""
+        rung = 0
+        for lane, count in freed.items():
+            if not is_alone(lane):
+                await ring(self._log.redis, self._settings.namespace, lane, times=count)
+                rung += count
+        return rung
 
     async def _ring_again(self) -> int:
         overdue = await self._database.read(overdue_lanes, to_us(RING_PATIENCE_S), MOST)

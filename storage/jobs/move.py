@@ -210,7 +210,7 @@ def move_job(connection: Connection, job: Any, now: int, move: Move, attempt: At
         wakes = lane if due_at <= now and not is_alone(lane) else None
         due_in_us = max(due_at - now, 0)
     elif job.head and (heir := find_heir(connection, job.session_id, job.session_seq)) is not None:
-        promote(connection, heir, now)
+        promote(connection, heir)
         wakes = None if is_alone(heir.lane) else heir.lane
     return record(
         connection,

@@ -121,7 +121,8 @@ def find_heir(connection: Connection, session_id: str, session_seq: int) -> Any:
     return connection.execute(_HEIR, {"the_session": session_id, "after": session_seq}).one_or_none()
 
 
-def promote(connection: Connection, heir: Any, now: int) -> None:
+def promote(connection: Connection, heir: Any) -> None:
     """Make the heir the head of its session; it may be claimed from now on."""
     connection.execute(_PROMOTE, {"the_id": heir.id})
-    work_is_due(connection, heir.lane, heir.tenant, max(heir.due_at, now))
+    # Not from now on: if the clock steps back, its lane must not wait for what is due already.
+    work_is_due(connection, heir.lane, heir.tenant, heir.due_at)

@@ -100,8 +100,9 @@ _TRANSITION = select(transitions.c.kind, transitions.c.event).where(
 )
 
 
+#: By the job alone: for pairs SQLite would read every transition there is.
 _TRANSITIONS = select(transitions.c.job_id, transitions.c.epoch, transitions.c.kind, transitions.c.event).where(
-    tuple_(transitions.c.job_id, transitions.c.epoch).in_(bindparam("sought", expanding=True))
+    transitions.c.job_id.in_(bindparam("jobs", expanding=True))
 )
 
 
@@ -109,8 +110,13 @@ def find_transitions(connection: Connection, sought: Sequence[tuple[str, int]]) 
     """The transitions that opened these epochs, `(job_id, epoch)` each, of those that there are."""
     if not sought:
         return []
-    rows = connection.execute(_TRANSITIONS, {"sought": list(sought)})
-    return [Recorded(row.job_id, row.epoch, row.kind, row.event.encode()) for row in rows]
+    wanted = set(sought)
+    rows = connection.execute(_TRANSITIONS, {"jobs": sorted({job_id for job_id, _ in wanted})})
+    return [
+        Recorded(row.job_id, row.epoch, row.kind, row.event.encode())
+        for row in rows
+        if (row.job_id, row.epoch) in wanted
+    ]
 
 
 def find_transition(connection: Connection, job_id: str, epoch: int) -> Recorded | None:

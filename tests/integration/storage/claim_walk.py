@@ -122,6 +122,7 @@ class ClaimWalk(Walk):
             require(not open_lanes, "what is runnable is found", open_lanes)
             self.seen["claim found nothing"] += 1
             return NOTHING
+        require(queue_of(queue) not in self.paused, "a paused queue starts nothing", claimed)
         job = self.tables.jobs[claimed.job_id]
         runnable = self._runnable(queue, claimed.tenant, claimed.claimed_at)
         require(job in runnable, "only a due, queued head runs", job)

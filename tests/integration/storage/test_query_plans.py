@@ -12,6 +12,7 @@ from sqlalchemy import Connection, event, insert, text
 
 from schemas.chat_job import ChatJob
 from schemas.ids import new_id
+from storage import breakers, queues, retention
 from storage.clock import to_us
 from storage.database import CommitAndRunAgain, Database
 from storage.dead_letters import lying_after
@@ -24,7 +25,7 @@ from storage.jobs.redrive import redrive
 from storage.jobs.selection import count_unfinished, unfinished_after
 from storage.jobs.settle import expire, fail, finish, lapse, rebuild
 from storage.jobs.statements import read_clock
-from storage.jobs.views import find_transition, get_job, job_states, list_jobs
+from storage.jobs.views import find_transition, find_transitions, get_job, job_states, list_jobs
 from storage.messages import read_branch
 from storage.tables import attempts, job_bodies, jobs, lanes, messages, sessions, transitions
 from tests.integration.storage.acts import BROKEN, FRAMEWORK, LEASE_US, TENANT, pass_time, said
@@ -35,7 +36,7 @@ OTHER_TENANTS = 200
 #: Tables that grow with every job that ever was.
 GROWING = ("jobs", "job_bodies", "messages", "sessions", "transitions", "attempts")
 #: Partial, of what is queued or running now.
-SMALL_INDEXES = ("ix_jobs_running", "ix_jobs_unfinished", "ix_jobs_claim", "ix_jobs_deadline")
+SMALL_INDEXES = ("ix_jobs_running", "ix_jobs_unfinished", "ix_jobs_claim", "ix_jobs_deadline", "ix_jobs_held")
 SCAN = re.compile(
     rf"(?P<kind>SCAN|Seq Scan|Index Scan|Index Only Scan)( using (?P<pg>\w+))?( on)? (?P<table>{'|'.join(GROWING)})\b"
     r"( USING (COVERING )?INDEX (?P<index>\w+))?"
@@ -45,7 +46,11 @@ SORT = re.compile(r"\bSort\b|TEMP B-TREE")
 OF_THE_TEST = ("UPDATE jobs SET due_at=", "UPDATE lanes SET next_due=(lanes.next_due -")
 #: Reads that sort the few rows they found: a branch by its depth, what is running by its lease, what moved by its time,
 #: what is unfinished by its id; of dead letters there are a few only.
-MAY_SORT = ("WITH RECURSIVE branch", "status = 'running'", "lately", "found", "FROM lanes", "FROM dead_letters")
+MAY_SORT = (
+    *("WITH RECURSIVE branch", "status = 'running'", "lately", "found", "FROM lanes", "FROM dead_letters"),
+    *("FROM rounds", "FROM tool_calls"),  # of one job
+    *("session_seq DESC", "FROM breakers LEFT OUTER JOIN"),  # what is unfinished in one session; all breakers
+)
 
 
 def fill(connection: Connection) -> None:
@@ -135,10 +140,47 @@ def live(connection: Connection) -> None:
         redrive(connection, TENANT, letter)
     count_unfinished(connection, TENANT, {"queue": "chat"}, read_clock(connection))
     unfinished_after(connection, TENANT, {}, read_clock(connection), new_id(), 10)
+    held_and_let_go(connection)
+    interrupted(connection)
+    connection.execute(text("UPDATE jobs SET ended_at = 1 WHERE status = 'finished' AND id < '00'"))
+    retention.remove_jobs(connection, retention.old_jobs(connection, to_us(60), 10) or [third.job_id])
+    retention.remove_decided(connection, to_us(60))
     find_transition(connection, third.job_id, 1)
+    find_transitions(connection, [(third.job_id, 0), (first.job_id, 1), (second.job_id, 1)])
     get_job(connection, TENANT, third.job_id)
     job_states(connection, [new_id() for _ in range(50)])
     list_jobs(connection, TENANT, limit=20)
+
+
+def held_and_let_go(connection: Connection) -> None:
+    """Jobs of a provider that fails: held, probed for, and let go; and a queue that is paused meanwhile."""
+    rules = breakers.BreakerRules(threshold=1, pause_us=to_us(60), longest_pause_us=to_us(60))
+    held = [accept(connection, ChatJob(message="held", model="m", queue="held"), FRAMEWORK).job_id for _ in range(3)]
+    queues.pause(connection, "held")
+    assert claim(connection, "held", "w", LEASE_US) is None
+    queues.resume(connection, "held")
+    assert breakers.record_failure(connection, "b", "nobody", BROKEN, rules)
+    for _ in range(2):  # it is held, and the lane has nothing else
+        with pytest.raises(CommitAndRunAgain):
+            claim(connection, "held", "w", LEASE_US, lambda *_: "b")
+    assert claim(connection, "held", "w", LEASE_US, lambda *_: "b") is None
+    breakers.end_probe(connection, "b", held[0])
+    breakers.known(connection)
+    breakers.list_breakers(connection)
+    assert not breakers.held_jobs(connection, 10)
+    assert breakers.record_success(connection, "b")
+    assert len(breakers.held_jobs(connection, 10)) == 3
+    assert breakers.release_held(connection, 10) == {"held": 3}
+
+
+def interrupted(connection: Connection) -> None:
+    """A message that makes way for itself."""
+    opened = accept(connection, ChatJob(message="one", queue="busy"), FRAMEWORK)
+    accept(connection, ChatJob(message="two", queue="busy", session_id=opened.session_id), FRAMEWORK)
+    assert claim(connection, "busy", "w", LEASE_US) is not None
+    new = ChatJob(message="rather this", queue="busy", session_id=opened.session_id, if_busy="interrupt")
+    stopped = accept(connection, new, FRAMEWORK).interrupted
+    assert (len(stopped.cancelled), len(stopped.stopping)) == (1, 1)
 
 
 async def test_every_statement_of_a_transition_is_a_search(database: Database) -> None:

@@ -12,16 +12,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sqlalchemy import update
+from sqlalchemy import Connection, or_, update
 
 from schemas.agent_message import AgentMessage
 from schemas.chat_job import ChatJob
 from schemas.errors import TransitionRefused
-from storage.clock import to_us
+from storage.clock import now_us, to_us
 from storage.database import Database
 from storage.jobs.claim import Claim
 from storage.lanes import alone_lane
-from storage.tables import lanes
+from storage.tables import jobs, lanes
 from tests.integration.storage.acts import pass_time
 from tests.integration.storage.rules import UNFINISHED, Cache, Row, Tables, check, require
 
@@ -195,7 +195,15 @@ class Walk:
     # Steps that are no transitions
 
     async def let_time_pass(self) -> Change:
-        await self.database.write(pass_time, self.rng.choice((0.5, 2, 2, 5, 16, -3)))
+        seconds = self.rng.choice((0.5, 2, 2, 5, 16, -3))
+
+        def shift(connection: Connection) -> None:
+            # What is past its deadline is nobody's to claim any more, also if the clock steps back: it lapses.
+            past = update(jobs).where(jobs.c.deadline_at <= now_us())
+            connection.execute(past.values(deadline_at=jobs.c.deadline_at - max(0, to_us(-seconds))))
+            pass_time(connection, seconds)
+
+        await self.database.write(shift)
         return SHIFTED
 
     async def spoil_a_hint(self) -> Change:
@@ -204,7 +212,8 @@ class Walk:
         tenant = self.rng.choice(TENANTS)
 
         def spoil(connection: Any) -> None:
-            connection.execute(update(lanes).where(lanes.c.tenant == tenant).values(next_due=early))
+            later = or_(lanes.c.next_due.is_(None), lanes.c.next_due > early)
+            connection.execute(update(lanes).where(lanes.c.tenant == tenant, later).values(next_due=early))
 
         await self.database.write(spoil)
         self.seen["hint spoilt"] += 1
