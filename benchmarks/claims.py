@@ -139,7 +139,8 @@ async def _measure_passes(url: str, database: Database) -> dict[str, dict[str, f
         try:
             # The first passes ring for the whole queue and append the events that nobody has told of. Leases are only
             # looked at after a while of contact.
-            began, backlog = time.monotonic(), []
+            began = time.monotonic()
+            backlog: list[float] = []
             while backlog[-1:] != [0.0] or time.monotonic() - began < 2 * CONTACT_S:
                 at = time.perf_counter()
                 done = await reconciler.reconcile()

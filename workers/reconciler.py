@@ -43,7 +43,7 @@ from workers.ring import ring, waiting_rings
 #: A pass does at most this much of each kind; the next one goes on.
 MOST = 200
 #: How long the jobs of one kind may take a pass, in seconds; the others' turn comes then, and the next pass at once.
-TRANSITIONS_S = 0.1
+TRANSITIONS_S = 0.05
 #: A job that has been due for this long without being claimed: its ring may be lost.
 RING_PATIENCE_S = 1.0
 #: At its start, and now and then, a reconciler looks this far back for events that nobody appended.
@@ -53,7 +53,7 @@ PATIENCE_S = 0.5
 #: How far the next look reaches back behind this one: a transaction may commit later than its statements say.
 SETTLE_S = 3.0
 #: Jobs whose logs are looked at in one pass.
-MOST_MOVED = 500
+MOST_MOVED = 300
 #: A transition that takes longer says that writes stall, though reads may go on.
 SLOW_WRITE_S = 1.0
 #: Jobs that retention removes in one transaction, and how often it looks whether there are any.
