@@ -1,10 +1,8 @@
-"""A message for a session that is still answering, and requests that are sent twice."""
+"""A message for a session that is still answering."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import pytest
 
 from schemas.ids import new_id
 from tests.integration.gateway.client import GatewayClient
@@ -65,28 +63,3 @@ async def test_the_order_of_acceptance_is_the_order_of_answers(client: GatewayCl
         attempt = await worker.claim()
         assert attempt.claim.job_id == job_id
         await attempt.finish("an answer")
-
-
-async def test_a_key_in_the_header_names_the_job(client: GatewayClient) -> None:
-    key = {"idempotency-key": "order 17 / question 1"}
-    first = await client.post("/v1/jobs", {"message": "once"}, headers=key)
-    again = await client.post("/v1/jobs", {"message": "once"}, headers=key)
-    assert (first.status_code, again.status_code) == (202, 200)
-    assert first.json()["id"] == again.json()["id"]
-    other = await client.post("/v1/jobs", {"message": "twice"}, headers=key)
-    assert other.status_code == 422
-    foreign = await client.post("/v1/jobs", {"message": "twice"}, headers={**key, "x-chatmill-tenant": "b"})
-    assert foreign.status_code == 202
-    assert foreign.json()["id"] != first.json()["id"]
-
-
-@pytest.mark.parametrize("key", ["", "a" * 256, "a\tb"])
-async def test_a_key_that_is_none_is_refused(client: GatewayClient, key: str) -> None:
-    refused = await client.post("/v1/jobs", {"message": "x"}, headers={"idempotency-key": key})
-    assert (refused.status_code, refused.json()["field"]) == (422, "idempotency-key")
-
-
-async def test_a_key_and_an_id_of_ones_own_are_one_too_many(client: GatewayClient) -> None:
-    body = {"message": "x", "job_id": new_id()}
-    refused = await client.post("/v1/jobs", body, headers={"idempotency-key": "k"})
-    assert (refused.status_code, refused.json()["field"]) == (422, "idempotency-key")
