@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from schemas.errors import JobError, NotFound
 from storage.clock import now_us
+from storage.jobs.hold_back import AFTER_OTHERS_US
 from storage.jobs.statements import read_clock, work_is_due
 from storage.locks import lock_lanes
 from storage.tables import breakers, jobs
@@ -77,7 +78,12 @@ _FREED = (
     .where(
         _HELD,
         jobs.c.due_at > now_us(),
-        or_(breakers.c.name.is_(None), breakers.c.opened_at.is_(None), breakers.c.probe_at <= now_us()),
+        or_(
+            breakers.c.name.is_(None),
+            breakers.c.opened_at.is_(None),
+            and_(breakers.c.probe_at <= now_us(), jobs.c.attempt == 0),
+            breakers.c.probe_at <= now_us() - AFTER_OTHERS_US,
+        ),
     )
     .limit(bindparam("most"))
 )
@@ -140,6 +146,12 @@ def held_until(connection: Connection, name: str, job_id: str, now: int, probe_u
         # Somebody else was faster; by now that one may even have been answered.
         row = connection.execute(_OPEN, {"the_name": name}).one_or_none()
     return None if row is None else max(row.probe_at, now + 1)
+
+
+def is_probe(connection: Connection, name: str, job_id: str) -> bool:
+    """Whether the job is the one that may try while the breaker is open."""
+    row = connection.execute(_OPEN, {"the_name": name}).one_or_none()
+    return row is not None and row.probe_job == job_id
 
 
 def known(connection: Connection) -> dict[str, bool]:

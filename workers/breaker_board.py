@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import structlog
@@ -14,6 +15,7 @@ from storage.breakers import BreakerRules, end_probe, known, record_failure, rec
 from storage.clock import to_us
 from storage.database import Database
 from storage.jobs.claim import Claim
+from workers.ending import Ending, Failed
 
 #: What a provider does wrong, by the codes of graph/failures.py. A request it refuses, or asks to wait for, is none.
 PROVIDER_FAILURES = frozenset(
@@ -68,6 +70,13 @@ class BreakerBoard:
             return None
         name = self.name_of(framework, model)
         return name if name is not None and self._known.get(name) else None
+
+    def spare(self, claim: Claim, ending: Ending) -> Ending:
+        """The ending of an attempt, uncharged if it was a probe whose provider fails still: it tried for the others."""
+        if claim.probes and isinstance(ending, Failed) and ending.error.code in PROVIDER_FAILURES:
+            soon = self._settings.retry_delay_s  # then the breaker holds it, and lets it go with the others
+            return replace(ending, charged=False, retry_after=max(ending.retry_after or 0.0, soon))
+        return ending
 
     async def tell(self, claim: Claim, error: JobError | None, *, answered: bool) -> None:
         """Tell the breaker how an attempt ended: with a failure, with an answer, or without a word of the provider."""

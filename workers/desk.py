@@ -151,6 +151,10 @@ class Desk:
             metrics = self._writer.metrics
             metrics.attempt_started(claimed.queue, (claimed.claimed_at - claimed.due_at) / MICROSECONDS)
             ending = await attempt.run(self._handler_maker(claimed), stream, self._settings.attempt_timeout_s)
+            ending = self.breakers.spare(claimed, ending)
+            if isinstance(ending, Failed):
+                # Before anybody can claim it again: a failed probe must not be taken for one whose worker is lost.
+                await self._tell_breaker(claimed, ending)
             recorded = await self._settlement.settle(attempt, ending, stream)
             if recorded is not None:
                 logger.info("attempt ended", transition=recorded.kind, epoch=recorded.epoch)
@@ -160,7 +164,8 @@ class Desk:
             if recorded is not None and recorded.terminal:
                 waited_s = (claimed.claimed_at - claimed.accepted_at) / MICROSECONDS
                 metrics.total(claimed.queue, waited_s + time.monotonic() - began)
-            await self._tell_breaker(claimed, ending)
+            if not isinstance(ending, Failed):
+                await self._tell_breaker(claimed, ending)
         except Exception:
             # Nothing above may lose a job: its lease lapses and another attempt follows.
             logger.exception("an attempt could not be settled")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from schemas.chat_job import ChatJob
-from storage.breakers import Held, held_until
+from storage.breakers import Held, held_until, is_probe
 from storage.clock import now_us, to_us
 from storage.database import CommitAndRunAgain, RunAgain
 from storage.jobs.hold_back import hold_back, put_off
@@ -130,6 +130,8 @@ class Claim:
     session: dict[str, Any]
     #: The `started` event.
     recorded: Recorded
+    #: It tries whether a provider answers again that has failed job after job.
+    probes: bool = False
 
 
 def has_work(connection: Connection, lane: str) -> bool:
@@ -186,7 +188,8 @@ def claim(
     if breaker is not None and (until := held_until(connection, breaker, row.id, chosen.now, probe_us)) is not None:
         hold_back(connection, row, breaker, chosen.now, until)
         raise CommitAndRunAgain
-    return _start(connection, row, job, model, dict(stored), worker, chosen.now, lease_us)
+    claimed = _start(connection, row, job, model, dict(stored), worker, chosen.now, lease_us)
+    return claimed if breaker is None else replace(claimed, probes=is_probe(connection, breaker, row.id))
 
 
 def _start(
