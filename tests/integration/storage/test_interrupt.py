@@ -269,6 +269,7 @@ async def test_one_of_many_that_reject_at_once_is_taken(database: Database, data
 async def test_interrupts_claims_answers_and_renewals_at_once(database: Database, database_url: str) -> None:
     """Everybody at one session, from two connections and in several lanes: one job is left, the last accepted."""
     other = open_database(database_url)
+    before = 0
     if database.dialect == "postgresql":
         await database.close()
         before = await deadlocks(database_url)

@@ -121,7 +121,7 @@ def an_interrupt_leaves_alone_what_waits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(interrupt, "_UNFINISHED_JOBS", running)
 
 
-@fault
+@fault_found_by(test_interrupt.test_a_wish_to_stop_from_before_keeps_its_reason)
 def an_interrupt_hides_an_earlier_reason(patch: pytest.MonkeyPatch) -> None:
     always = update(jobs).where(jobs.c.id == bindparam("the_job"), jobs.c.status == "running")
     patch.setattr(interrupt, "_FLAG", always.values(cancel_reason=interrupt.REASON))

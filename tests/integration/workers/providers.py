@@ -13,6 +13,7 @@ from schemas.settings import FrameworkEntry
 from tests.integration.workers.mill import Mill, eventually
 from tests.integration.workers.scripted import PATH as SCRIPTED
 from tests.integration.workers.scripted import ScriptedHandler
+from workers.cancelling import cancel_all
 
 PATH = f"{__name__}:ProviderHandler"
 SHAKY = "shaky.example/shaky"
@@ -64,9 +65,7 @@ async def working(mill: Mill, slots: int = 4) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
 
 
 async def opened(mill: Mill, down: Path, jobs: int = 3) -> list[str]:
