@@ -173,6 +173,9 @@ class AfterWalk(JobWalk):
 
     async def release_who_is_held(self) -> Change:
         held = [one for one in self.tables.jobs.values() if one["held_by"] is not None]
+        if held and self.chance(0.5):
+            # The provider is well again.
+            await self.database.write(breakers.record_success, BREAKER)
         found = await self.database.read(breakers.list_breakers)
         await self.database.write(breakers.release_held, 100)
         closed = not any(one["opened_at"] for one in found)
