@@ -42,6 +42,7 @@ from tests.integration.storage.acts import (
 from tests.integration.storage.conftest import Shared
 from tests.integration.storage.rules import check_rules
 from tests.integration.storage.test_cancel import until_someone_waits_for_a_lock
+from tests.integration.storage.test_concurrency import deadlocks
 
 
 async def interrupt(database: Database, session_id: str, message: str = "stop, rather this", **fields: Any) -> Accepted:
@@ -268,6 +269,10 @@ async def test_one_of_many_that_reject_at_once_is_taken(database: Database, data
 async def test_interrupts_claims_answers_and_renewals_at_once(database: Database, database_url: str) -> None:
     """Everybody at one session, from two connections and in several lanes: one job is left, the last accepted."""
     other = open_database(database_url)
+    before = 0
+    if database.dialect == "postgresql":
+        await database.close()
+        before = await deadlocks(database_url)
     first = await ask(database)
     queues = ("chat", "bulk", "third")
 
@@ -309,6 +314,9 @@ async def test_interrupts_claims_answers_and_renewals_at_once(database: Database
     tables = await check_rules(database)
     assert all(job["status"] in ("finished", "cancelled", "dead") for job in tables.jobs.values())
     await other.close()
+    if database.dialect == "postgresql":
+        await database.close()
+        assert await deadlocks(database_url) == before, "none that was resolved and run again, either"
 
 
 async def test_a_job_that_arrives_in_a_lane_not_yet_locked_is_stopped_as_well(
