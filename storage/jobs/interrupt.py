@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from storage.database import RunAgain
+from storage.database import CommitAndRunAgain, RunAgain
 from storage.jobs import settle
-from storage.jobs.statements import UNFINISHED, Recorded
+from storage.jobs.statements import UNFINISHED, Recorded, make_lane
 from storage.locks import LaneKey, lock_lanes
 from storage.tables import jobs
 
@@ -42,7 +42,12 @@ NOTHING_STOPPED = Interrupted()
 
 
 def lock_lanes_of(connection: Connection, session_id: str, own: LaneKey) -> frozenset[LaneKey]:
-    """Lock the lanes of the session's unfinished jobs and one's own, before the session itself; returns which."""
+    """Lock the lanes of the session's unfinished jobs and one's own, before the session itself; returns which.
+
+    Raises CommitAndRunAgain if one's own had to be made: a lane that is not there cannot be locked in its turn.
+    """
+    if make_lane(connection, *own):
+        raise CommitAndRunAgain
     found = connection.execute(_UNFINISHED_JOBS, {"session": session_id}).all()
     lanes = frozenset({own, *((row.lane, row.tenant) for row in found)})
     lock_lanes(connection, lanes)

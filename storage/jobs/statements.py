@@ -34,7 +34,7 @@ _EARLIER = case(
 _THE_LANE = (lanes.c.lane == bindparam("the_lane")) & (lanes.c.tenant == bindparam("the_tenant"))
 _WORK_DUE = update(lanes).where(_THE_LANE).values(next_due=_EARLIER)
 _LEAVE_LANE = update(lanes).where(_THE_LANE).values(running=lanes.c.running - 1)
-_NEW_LANE = insert(lanes).on_conflict_do_nothing()
+_NEW_LANE = insert(lanes).on_conflict_do_nothing().returning(lanes.c.lane)
 
 #: The literals are what the partial indexes say: a bound parameter would not use them.
 UNFINISHED: ColumnElement[bool] = literal_column("jobs.status IN ('queued', 'running')")
@@ -107,8 +107,14 @@ def work_is_due(connection: Connection, lane: str, tenant: str, due: int) -> Non
     key = {"the_lane": lane, "the_tenant": tenant, "due": due}
     if connection.execute(_WORK_DUE, key).rowcount:
         return
-    connection.execute(_NEW_LANE, {"lane": lane, "tenant": tenant, "running_limit": DEFAULT_RUNNING_LIMIT})
+    make_lane(connection, lane, tenant)
     connection.execute(_WORK_DUE, key)
+
+
+def make_lane(connection: Connection, lane: str, tenant: str) -> bool:
+    """Make the lane if there is none; returns whether it was made here."""
+    new = {"lane": lane, "tenant": tenant, "running_limit": DEFAULT_RUNNING_LIMIT}
+    return connection.execute(_NEW_LANE, new).one_or_none() is not None
 
 
 def leave_lane(connection: Connection, lane: str, tenant: str) -> None:
