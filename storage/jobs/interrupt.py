@@ -44,12 +44,14 @@ NOTHING_STOPPED = Interrupted()
 def lock_lanes_of(connection: Connection, session_id: str, own: LaneKey) -> frozenset[LaneKey]:
     """Lock the lanes of the session's unfinished jobs and one's own, before the session itself; returns which.
 
-    Raises CommitAndRunAgain if one's own had to be made: a lane that is not there cannot be locked in its turn.
+    Raises CommitAndRunAgain if one's own had to be made: a lane that is not there cannot be locked in its turn. What is
+    another tenant's is not touched: the session will turn out to be missing.
     """
-    if make_lane(connection, *own):
-        raise CommitAndRunAgain
     found = connection.execute(_UNFINISHED_JOBS, {"session": session_id}).all()
-    lanes = frozenset({own, *((row.lane, row.tenant) for row in found)})
+    others = {(row.lane, row.tenant) for row in found if row.tenant == own[1]}
+    if others and make_lane(connection, *own):
+        raise CommitAndRunAgain
+    lanes = frozenset({own, *others})
     lock_lanes(connection, lanes)
     return lanes
 
